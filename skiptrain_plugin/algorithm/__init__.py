@@ -1,0 +1,1 @@
+"""The paper's algorithms as pure functions: schedule, policies, topologies and mixing weights."""
