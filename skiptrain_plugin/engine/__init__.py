@@ -1,0 +1,1 @@
+"""The embedded engine: every node of an experiment in one process."""

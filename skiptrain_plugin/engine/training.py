@@ -1,0 +1,181 @@
+"""Local training on worker threads: each worker takes the next node that is to train."""
+
+from __future__ import annotations
+
+import inspect
+import math
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from skiptrain_plugin.engine.minibatches import minibatch_seed, minibatches
+from skiptrain_plugin.engine.node_data import NodeData
+from skiptrain_plugin.engine.parameters import BoundModel, Layout
+from skiptrain_plugin.errors import InputError, RunError
+from skiptrain_plugin.experiment.experiment import Experiment
+from skiptrain_plugin.models import build_model, named_class
+
+OptimizerState = list[dict[str, Any]]
+"""The state of each parameter of one node, in the order of the layout."""
+
+
+class Trainer(Protocol):
+    """What trains the nodes of a round; the engine has one for threads and one for batches of nodes."""
+
+    states: dict[int, OptimizerState]
+    """The optimizer's state of each node that has one."""
+
+    def train(self, uids: Sequence[int], round: int, stop: Callable[[], bool]) -> list[int]:
+        """Trains ``uids`` in place; returns those done, all of them unless ``stop`` turned true."""
+
+
+def autocast(precision: str, device: str = "cpu") -> AbstractContextManager[Any]:
+    """bf16: matrix products and convolutions in bfloat16, parameters and gradients in float32."""
+    return torch.autocast(device, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+def optimizer_factory(experiment: Experiment) -> Callable[[Sequence[nn.Parameter] | Sequence[Tensor]], Any]:
+    """Builds the optimizer of the INI; its keys are checked against the class before anything runs."""
+    section = experiment.optimizer
+    place = f"{experiment.origin}, [OPTIMIZER_PARAMS]"
+    found = named_class(section.optimizer_package, section.optimizer_class, f"{place} optimizer_class")
+    if not issubclass(found, torch.optim.Optimizer):
+        raise InputError(f"{place} optimizer_class: {section.optimizer_class} is not a torch optimizer")
+    options = {"lr": section.lr} | section.options
+    allowed = [name for name in inspect.signature(found).parameters if name not in ("self", "params")]
+    for key in options:
+        if key not in allowed:
+            raise InputError(f"{place}: {section.optimizer_class} takes no '{key}'; allowed: {', '.join(allowed)}")
+    try:
+        found([nn.Parameter(torch.zeros(1))], **options)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{place}: {error}") from None
+    return lambda parameters: found(parameters, **options)
+
+
+def loss_function(experiment: Experiment) -> nn.Module:
+    """The loss of the INI."""
+    place = f"{experiment.origin}, [TRAIN_PARAMS] loss_class"
+    made: nn.Module = named_class(experiment.train.loss_package, experiment.train.loss_class, place)()
+    return made
+
+
+def diverged(uid: int, round: int, loss: float) -> RunError:
+    """The error for a loss that is not a number any more."""
+    return RunError(
+        f"training diverged: the loss of node {uid} in round {round + 1} is {loss};"
+        " a smaller OPTIMIZER_PARAMS.lr may help"
+    )
+
+
+class _Worker:
+    """One thread's model object and optimizer."""
+
+    def __init__(self, trainer: ThreadedTrainer) -> None:
+        self._trainer = trainer
+        model = build_model(trainer.experiment).to(trainer.models.dtype)
+        self._bound = BoundModel(model, trainer.layout)
+        self._parameters = list(self._bound.parameters.values())
+        self._optimizer = trainer.make_optimizer(self._parameters)
+        self._loss = loss_function(trainer.experiment)
+
+    def train(self, uid: int, round: int) -> None:
+        """E local steps of node ``uid``."""
+        trainer = self._trainer
+        model, optimizer, samples = self._bound.model, self._optimizer, trainer.data.train[uid]
+        self._bound.bind(trainer.models[uid])
+        model.train()
+        optimizer.state.clear()
+        for parameter, state in zip(self._parameters, trainer.states.get(uid, ()), strict=False):
+            optimizer.state[parameter] = state
+        seed = minibatch_seed(trainer.experiment.seed, uid, round)
+        if trainer.draws_random_numbers:
+            torch.manual_seed(seed)
+        loss = torch.zeros(())
+        for indices in trainer.batches(seed, len(samples)):
+            optimizer.zero_grad()
+            with autocast(trainer.experiment.run.precision):
+                output = model(trainer.inputs(samples.x[indices]))
+                loss = self._loss(output.to(trainer.models.dtype), samples.y[indices])
+            loss.backward()
+            optimizer.step()
+        final = loss.item()
+        if not math.isfinite(final):
+            raise diverged(uid, round, final)
+        if trainer.keeps_state:
+            trainer.states[uid] = [optimizer.state[p] for p in self._parameters if p in optimizer.state]
+
+
+class ThreadedTrainer:
+    """Trains nodes on worker threads; the result does not depend on how many there are."""
+
+    def __init__(
+        self, experiment: Experiment, data: NodeData, models: Tensor, layout: Layout, pool: ThreadPoolExecutor
+    ) -> None:
+        self.experiment, self.data, self.models, self.layout = experiment, data, models, layout
+        self.make_optimizer = optimizer_factory(experiment)
+        self.keeps_state = not experiment.run.reset_optimizer
+        self.states: dict[int, OptimizerState] = {}
+        loss_function(experiment)  # an unknown loss is refused here, not by a worker later
+        self._pool = pool
+        self._local = threading.local()
+        self.draws_random_numbers = _draws_random_numbers(experiment, data)
+        """Whether the model uses torch's global generator (dropout): then one worker trains at a time."""
+        self._serial = threading.Lock() if self.draws_random_numbers else nullcontext()
+
+    def batches(self, seed: int, samples: int) -> Any:
+        """The minibatches of one node's training round."""
+        return round_batches(self.experiment, self.data, seed, samples)
+
+    def inputs(self, x: Tensor) -> Tensor:
+        """Stored images as the model takes them."""
+        return self.data.inputs(x).to(self.models.dtype)
+
+    def train(self, uids: Sequence[int], round: int, stop: Callable[[], bool]) -> list[int]:
+        def one(uid: int) -> int | None:
+            if stop():
+                return None
+            with self._serial:
+                if not hasattr(self._local, "worker"):
+                    self._local.worker = _Worker(self)
+                self._local.worker.train(uid, round)
+            return uid
+
+        return [uid for uid in self._pool.map(one, uids) if uid is not None]
+
+
+def round_batches(experiment: Experiment, data: NodeData, seed: int, samples: int) -> Any:
+    """The minibatches of a training round as DecentralizePy's Training takes them."""
+    train = experiment.train
+    return minibatches(
+        seed,
+        samples,
+        batch_size=train.batch_size,
+        steps=train.rounds,
+        full_epochs=train.full_epochs,
+        shuffle=train.shuffle,
+        drop_last=data.source.drop_last,
+    )
+
+
+def _draws_random_numbers(experiment: Experiment, data: NodeData) -> bool:
+    """Finds out by one forward pass in training mode whether the model draws from torch's generator.
+
+    The same pass shows whether the model fits the data: one number for each class.
+    """
+    model = build_model(experiment).train()
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        before = torch.get_rng_state()
+        output = model(data.inputs(data.train[0].x[:2]))
+        drawn = not torch.equal(before, torch.get_rng_state())
+    if output.ndim != 2 or output.shape[1] < data.source.classes:
+        raise InputError(
+            f"{experiment.origin}, [DATASET] model_class: {experiment.dataset.model_class} gives"
+            f" {tuple(output.shape[1:])} numbers for an image; {data.source.title} has {data.source.classes} classes"
+        )
+    return drawn

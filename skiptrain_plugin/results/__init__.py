@@ -1,0 +1,1 @@
+"""The record of a run: an append-only directory that tables, figures and reports are made from."""
