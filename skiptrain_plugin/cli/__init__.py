@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import click
 
 from skiptrain_plugin import __version__
+from skiptrain_plugin.cli.bench import bench
 from skiptrain_plugin.cli.data import data
 from skiptrain_plugin.cli.doctor import doctor
 from skiptrain_plugin.cli.energy import energy
@@ -30,7 +31,7 @@ def cli() -> None:
     """
 
 
-for command in (run, plan, data, energy, topology, doctor):
+for command in (run, plan, data, energy, topology, bench, doctor):
     cli.add_command(command)
 
 

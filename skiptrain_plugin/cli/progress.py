@@ -38,8 +38,14 @@ class RunDisplay:
     ) -> None:
         self._progress.stop()
 
-    def follow(self, simulation: Simulation) -> _Follower:
-        """A callback that shows the rounds of ``simulation``."""
+    def follow(self, simulation: Simulation, estimate: float | None) -> _Follower:
+        """A callback that shows the rounds of ``simulation``; says first how long they will take (seconds)."""
+        if estimate is not None:
+            rounds = simulation.experiment.rounds - simulation.completed_rounds
+            self._progress.console.print(
+                f"{simulation.experiment.node.algorithm}: {rounds} rounds, about {human_seconds(estimate)}",
+                highlight=False,
+            )
         return _Follower(self._progress, simulation, self._terminal)
 
 

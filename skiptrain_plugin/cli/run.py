@@ -48,6 +48,7 @@ def run(out: Path | None, resume: bool, workers: int | None, precision: str | No
 
 def _run_one(experiment: Experiment, folder: Path, resume: bool) -> Run:
     from skiptrain_plugin.cli.progress import RunDisplay
+    from skiptrain_plugin.engine.estimate import estimate_seconds
     from skiptrain_plugin.engine.runner import run_experiment
 
     logging.basicConfig(format="skiptrain: %(message)s", level=logging.WARNING)
@@ -56,7 +57,7 @@ def _run_one(experiment: Experiment, folder: Path, resume: bool) -> Run:
             experiment,
             folder / experiment.node.algorithm,
             resume=resume,
-            progress=lambda simulation: [display.follow(simulation)],
+            progress=lambda simulation: [display.follow(simulation, estimate_seconds(simulation))],
         )
     if not result.finished:
         show_results([result])

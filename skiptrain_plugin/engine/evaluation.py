@@ -81,6 +81,10 @@ class Evaluator:
             checked = _scores(list(self._pool.map(lambda row: self._scores(row, validation), rows)))
         return Evaluation(self.uids, _scores(results[:-1]), checked, results[-1][0], self._consensus(mean))
 
+    def evaluate_few(self, count: int) -> None:
+        """Evaluates ``count`` models at once, for timing."""
+        list(self._pool.map(lambda _: self._scores(self._models[0], self._test), range(count)))
+
     def train_losses(self) -> list[float]:
         """The mean loss of each evaluated node's model on the node's own training samples."""
 

@@ -96,9 +96,12 @@ def run_experiment(
 
 
 def _run(simulation: Simulation, directory: RunDirectory, progress: Callable[[Simulation], list[Callback]]) -> None:
-    if directory.exists:
-        directory.go_on()
+    resumed = directory.exists
+    if resumed:
         _restore(simulation, directory)
+    callbacks = progress(simulation)
+    if resumed:
+        directory.go_on()
     else:
         directory.begin(simulation.experiment, _facts(simulation))
     rounds, nodes = directory.writers()
@@ -106,7 +109,7 @@ def _run(simulation: Simulation, directory: RunDirectory, progress: Callable[[Si
         recorder = Recorder(rounds, nodes)
         checkpointer = Checkpointer(directory, recorder)
         try:
-            finished = simulation.run([recorder, checkpointer, *progress(simulation)], stop)
+            finished = simulation.run([recorder, checkpointer, *callbacks], stop)
         except RunError as error:
             _end(simulation, directory, FAILED, str(error))
             raise

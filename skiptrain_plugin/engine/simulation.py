@@ -19,6 +19,7 @@ from skiptrain_plugin.energy.ledger import EnergyLedger
 from skiptrain_plugin.engine.batched import BatchedTrainer
 from skiptrain_plugin.engine.checkpoint import State
 from skiptrain_plugin.engine.evaluation import Evaluation, Evaluator
+from skiptrain_plugin.engine.memory import keep_freed_memory
 from skiptrain_plugin.engine.mixing import Mixer
 from skiptrain_plugin.engine.node_data import NodeData
 from skiptrain_plugin.engine.parameters import Layout
@@ -70,16 +71,18 @@ class Simulation:
         self.policy = experiment.policy()
         self.wall_seconds: dict[str, float] = {}
         torch.set_num_threads(1)
-        self.pool = ThreadPoolExecutor(worker_count(experiment), thread_name_prefix="worker")
+        keep_freed_memory()
+        self.workers = worker_count(experiment)
+        self.pool = ThreadPoolExecutor(self.workers, thread_name_prefix="worker")
         with self.timed("setup"):
             device = _device(experiment)
             model = build_model(experiment)
             self.layout = Layout(model)
             self.models = self.layout.pack(model, dtype).to(device).repeat(experiment.nodes, 1)
-            self.mixer = Mixer(_weights(experiment, self.policy.averages_globally), dtype)
+            self.mixer = Mixer(_weights(experiment, self.policy.averages_globally), dtype, device)
             self.trainer: Trainer
             if device.type == "cpu":
-                self.trainer = ThreadedTrainer(experiment, data, self.models, self.layout, self.pool)
+                self.trainer = ThreadedTrainer(experiment, data, self.models, self.layout, self.pool, self.workers)
             else:
                 self.trainer = BatchedTrainer(experiment, data, self.models, self.layout)
             self.evaluator = Evaluator(experiment, data, self.models, self.layout, self.pool)

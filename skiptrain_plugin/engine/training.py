@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, Protocol
@@ -14,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from skiptrain_plugin.engine.minibatches import minibatch_seed, minibatches
-from skiptrain_plugin.engine.node_data import NodeData
+from skiptrain_plugin.engine.node_data import NodeData, Samples
 from skiptrain_plugin.engine.parameters import BoundModel, Layout
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment
@@ -86,38 +87,51 @@ class _Worker:
 
     def train(self, uid: int, round: int) -> None:
         """E local steps of node ``uid``."""
-        trainer = self._trainer
-        model, optimizer, samples = self._bound.model, self._optimizer, trainer.data.train[uid]
-        self._bound.bind(trainer.models[uid])
-        model.train()
+        trainer, optimizer = self._trainer, self._optimizer
         optimizer.state.clear()
         for parameter, state in zip(self._parameters, trainer.states.get(uid, ()), strict=False):
             optimizer.state[parameter] = state
         seed = minibatch_seed(trainer.experiment.seed, uid, round)
         if trainer.draws_random_numbers:
             torch.manual_seed(seed)
-        loss = torch.zeros(())
-        for indices in trainer.batches(seed, len(samples)):
-            optimizer.zero_grad()
-            with autocast(trainer.experiment.run.precision):
-                output = model(trainer.inputs(samples.x[indices]))
-                loss = self._loss(output.to(trainer.models.dtype), samples.y[indices])
-            loss.backward()
-            optimizer.step()
-        final = loss.item()
-        if not math.isfinite(final):
-            raise diverged(uid, round, final)
+        samples = trainer.data.train[uid]
+        loss = self.steps(trainer.models[uid], samples, trainer.batches(seed, len(samples)))
+        if not math.isfinite(loss):
+            raise diverged(uid, round, loss)
         if trainer.keeps_state:
             trainer.states[uid] = [optimizer.state[p] for p in self._parameters if p in optimizer.state]
+
+    def steps(self, row: Tensor, samples: Samples, batches: Iterable[Tensor]) -> float:
+        """A local step for each of ``batches`` on the model in ``row``; returns the last loss."""
+        precision, dtype = self._trainer.experiment.run.precision, row.dtype
+        model = self._bound.model
+        self._bound.bind(row)
+        model.train()
+        loss = torch.zeros(())
+        for indices in batches:
+            self._optimizer.zero_grad()
+            with autocast(precision):
+                output = model(self._trainer.inputs(samples.x[indices]))
+                loss = self._loss(output.to(dtype), samples.y[indices])
+            loss.backward()
+            self._optimizer.step()
+        return loss.item()
 
 
 class ThreadedTrainer:
     """Trains nodes on worker threads; the result does not depend on how many there are."""
 
     def __init__(
-        self, experiment: Experiment, data: NodeData, models: Tensor, layout: Layout, pool: ThreadPoolExecutor
+        self,
+        experiment: Experiment,
+        data: NodeData,
+        models: Tensor,
+        layout: Layout,
+        pool: ThreadPoolExecutor,
+        workers: int,
     ) -> None:
         self.experiment, self.data, self.models, self.layout = experiment, data, models, layout
+        self._workers = workers
         self.make_optimizer = optimizer_factory(experiment)
         self.keeps_state = not experiment.run.reset_optimizer
         self.states: dict[int, OptimizerState] = {}
@@ -128,7 +142,7 @@ class ThreadedTrainer:
         """Whether the model uses torch's global generator (dropout): then one worker trains at a time."""
         self._serial = threading.Lock() if self.draws_random_numbers else nullcontext()
 
-    def batches(self, seed: int, samples: int) -> Any:
+    def batches(self, seed: int, samples: int) -> Iterator[Tensor]:
         """The minibatches of one node's training round."""
         return round_batches(self.experiment, self.data, seed, samples)
 
@@ -141,15 +155,34 @@ class ThreadedTrainer:
             if stop():
                 return None
             with self._serial:
-                if not hasattr(self._local, "worker"):
-                    self._local.worker = _Worker(self)
-                self._local.worker.train(uid, round)
+                self._worker().train(uid, round)
             return uid
 
         return [uid for uid in self._pool.map(one, uids) if uid is not None]
 
+    def seconds_per_step(self, steps: int) -> float:
+        """Wall time of a local step with all workers busy, measured on copies of node 0's model."""
 
-def round_batches(experiment: Experiment, data: NodeData, seed: int, samples: int) -> Any:
+        def one(row: Tensor) -> float:
+            with self._serial, torch.random.fork_rng(devices=[]):
+                worker, samples = self._worker(), self.data.train[0]
+                order = [batch for batch, _ in zip(self.batches(0, len(samples)), range(steps), strict=False)]
+                worker.steps(row, samples, order[:1])
+                start = time.perf_counter()
+                worker.steps(row, samples, order)
+                return (time.perf_counter() - start) / len(order)
+
+        times = list(self._pool.map(one, self.models[0].repeat(self._workers, 1)))
+        return sum(times) / self._workers / (1 if self.draws_random_numbers else self._workers)
+
+    def _worker(self) -> _Worker:
+        if not hasattr(self._local, "worker"):
+            self._local.worker = _Worker(self)
+        worker: _Worker = self._local.worker
+        return worker
+
+
+def round_batches(experiment: Experiment, data: NodeData, seed: int, samples: int) -> Iterator[Tensor]:
     """The minibatches of a training round as DecentralizePy's Training takes them."""
     train = experiment.train
     return minibatches(
