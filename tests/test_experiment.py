@@ -199,6 +199,8 @@ BAD_INI = {
         "[TRAIN_PARAMS] batch_size",
         "not '0'",
     ),
+    "sizes": (AUTHORS.replace("sizes =", "sizes = [0.5, __import__('os')]"), "[DATASET] sizes: expected a list"),
+    "sizes count": (AUTHORS.replace("sizes =", "sizes = [0.5, 0.5]"), "2 fractions for 256 nodes"),
     "fraction": (
         AUTHORS.replace("validation_size = 0.5", "validation_size = 50"),
         "validation_size",

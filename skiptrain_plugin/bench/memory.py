@@ -7,7 +7,7 @@ import resource
 import sys
 from pathlib import Path
 
-from skiptrain_plugin.engine.runner import load_node_data
+from skiptrain_plugin.engine.node_data import load_node_data
 from skiptrain_plugin.engine.simulation import Simulation
 from skiptrain_plugin.experiment.experiment import load
 

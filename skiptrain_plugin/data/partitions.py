@@ -200,21 +200,29 @@ def validation_split_by_writer(count: int, fraction: float, seed: int) -> tuple[
 
 
 def deal(
-    data: ImageData, partition: str | bool, nodes: int, seed: int, shards: int = 2, alpha: float = 100.0
+    data: ImageData,
+    partition: str | bool,
+    nodes: int,
+    seed: int,
+    shards: int = 2,
+    alpha: float = 100.0,
+    sizes: Sequence[float] | None = None,
 ) -> list[Indices]:
-    """The training samples of each node by the name of the partition, as ``partition_niid`` of the INI says
-    it.
+    """The training samples of each node by the name of the partition, as ``partition_niid`` of the INI says it.
 
-    True is an old name of ``kshard`` and False or nothing one of ``iid``, as in the framework.
+    True is an old name of ``kshard`` and False or nothing one of ``iid``, as in the framework. ``sizes`` are the
+    nodes' fractions of the samples, by default equal; ``dirichlet`` and ``writer`` make their own.
     """
     name = {"true": "kshard", "false": "iid", "": "iid"}.get(str(partition).lower(), str(partition).lower())
     count = len(data.train_y)
     if name == "kshard":
-        return kshard(data.train_y, nodes, shards, seed)
+        return kshard(data.train_y, nodes, shards, seed, sizes)
     if name == "iid":
-        return iid(count, nodes, seed)
+        return iid(count, nodes, seed, sizes)
     if name == "simple":
-        return simple(count, nodes)
+        return simple(count, nodes, sizes)
+    if sizes is not None and name in PARTITIONS:
+        raise InputError(f"sizes cannot be given with partition '{name}', which makes its own")
     if name == "dirichlet":
         return dirichlet(data.train_y, nodes, alpha, seed, data.classes)
     if name == "writer":

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from skiptrain_plugin.algorithm.randomness import generator
 from skiptrain_plugin.data.base import ImageData, Images, Indices, Labels
-from skiptrain_plugin.data.partitions import deal, validation
+from skiptrain_plugin.data.for_experiment import images_of, partition_of
+from skiptrain_plugin.data.partitions import validation
 from skiptrain_plugin.data.tensors import gather, gather_labels, to_input
 from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.experiment import Experiment
@@ -41,11 +42,15 @@ class NodeData:
         return to_input(x, self.source)
 
 
+def load_node_data(experiment: Experiment, progress: bool = True) -> NodeData:
+    """The experiment's data, fetched if need be and dealt to its nodes."""
+    return node_data(experiment, images_of(experiment, progress))
+
+
 def node_data(experiment: Experiment, source: ImageData) -> NodeData:
     """Deals ``source`` to the nodes and takes the test and validation parts that the experiment asks for."""
     section, seed = experiment.dataset, experiment.dataset.random_seed
-    parts = deal(source, experiment.partition, experiment.nodes, seed, section.shards, section.alpha)
-    train = [_samples(source.train_x, source.train_y, part) for part in parts]
+    train = [_samples(source.train_x, source.train_y, part) for part in partition_of(experiment, source)]
     everything = np.arange(len(source.test_y))
     test, held_out = everything, None
     if section.validation_size is not None and section.validation_source is not None:

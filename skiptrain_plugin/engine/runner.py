@@ -11,10 +11,9 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 
-from skiptrain_plugin.data import load as load_data
 from skiptrain_plugin.engine.callbacks import Checkpointer, Recorder, StopOnSignal
 from skiptrain_plugin.engine.checkpoint import load_newest
-from skiptrain_plugin.engine.node_data import NodeData, node_data
+from skiptrain_plugin.engine.node_data import NodeData, load_node_data
 from skiptrain_plugin.engine.simulation import Callback, Simulation, worker_count
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment
@@ -43,20 +42,6 @@ def available_memory() -> int:
     except OSError:
         pass
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
-def load_node_data(experiment: Experiment, progress: bool = True) -> NodeData:
-    """The experiment's data, dealt to its nodes."""
-    section = experiment.dataset
-    source = load_data(
-        experiment.facts.name,
-        nodes=experiment.nodes,
-        seed=section.random_seed,
-        train_dir=section.train_dir or "",
-        test_dir=section.test_dir or "",
-        progress=progress,
-    )
-    return node_data(experiment, source)
 
 
 def run_experiment(

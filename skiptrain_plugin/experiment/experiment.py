@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -120,6 +121,19 @@ class Experiment:
         """How the training data are dealt to the nodes."""
         assert self.dataset.partition_niid is not None
         return self.dataset.partition_niid
+
+    @cached_property
+    def sizes(self) -> tuple[float, ...] | None:
+        """The nodes' fractions of the training data, where the INI gives them."""
+        if self.dataset.sizes is None:
+            return None
+        try:
+            return tuple(float(size) for size in ast.literal_eval(self.dataset.sizes))
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            raise InputError(
+                f"{self.origin}, [DATASET] sizes: expected a list of fractions such as [0.5, 0.25, 0.25], not"
+                f" '{self.dataset.sizes[:60]}'"
+            ) from None
 
     @cached_property
     def schedule(self) -> RoundSchedule:
@@ -297,5 +311,9 @@ def _check(experiment: Experiment) -> None:
         raise InputError(
             f"{experiment.origin}, [RUN] eval_nodes: {experiment.run.eval_nodes} is more than the"
             f" {experiment.nodes} nodes there are"
+        )
+    if experiment.sizes is not None and len(experiment.sizes) != experiment.nodes:
+        raise InputError(
+            f"{experiment.origin}, [DATASET] sizes: {len(experiment.sizes)} fractions for {experiment.nodes} nodes"
         )
     experiment.policy()
