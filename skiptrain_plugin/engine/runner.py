@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from skiptrain_plugin.engine.callbacks import Checkpointer, Recorder, StopOnSignal
@@ -71,7 +72,7 @@ def run_experiment(
         simulation.wall_seconds["data"] = time.perf_counter() - started - simulation.wall_seconds["setup"]
         try:
             _run(simulation, directory, progress)
-        except OSError as error:
+        except (OSError, SafetensorError) as error:
             raise disk_error(error, folder) from error
         finally:
             simulation.close()

@@ -18,9 +18,13 @@ def read_text(path: Path, what: str) -> str:
     try:
         if path.is_dir():
             raise InputError(f"{what} {path} is a directory, not a file")
-        if path.stat().st_size > _MOST_BYTES:
+        if path.exists() and not path.is_file():
+            raise InputError(f"{what} {path} is not a regular file")
+        with path.open("rb") as file:
+            content = file.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
             raise InputError(f"{what} {path} is larger than {_MOST_BYTES // 2**20} MiB")
-        text = path.read_bytes().decode("utf-8-sig")
+        text = content.decode("utf-8-sig")
     except FileNotFoundError:
         raise InputError(f"{what} {path} does not exist") from None
     except UnicodeDecodeError as error:

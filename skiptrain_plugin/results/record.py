@@ -234,8 +234,7 @@ def write_node_results(run: Run) -> None:
         write_atomically(folder / f"{uid}_results.json", json.dumps(result))
 
 
-def disk_error(error: OSError, folder: Path) -> RunError:
+def disk_error(error: Exception, folder: Path) -> RunError:
     """The error for a record that can no longer be written; everything written before is kept."""
-    return RunError(
-        f"the record in {folder} can no longer be written: {error.strerror or error}; run again with --resume"
-    )
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+    return RunError(f"the record in {folder} can no longer be written: {reason}; run again with --resume")
