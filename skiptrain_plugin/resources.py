@@ -21,3 +21,8 @@ def template(name: str) -> Path:
 def packaged_trace(name: str) -> Path:
     """The device table or trace of that name, for example ``cifar.csv``."""
     return resource_folder("energy_traces") / name
+
+
+def is_packaged_trace(name: str) -> bool:
+    """Whether ``name`` is the bare name of a trace that comes with the project."""
+    return any(path.name == name for path in resource_folder("energy_traces").iterdir())

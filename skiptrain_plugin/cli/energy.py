@@ -11,7 +11,7 @@ from skiptrain_plugin.energy.devices import TraceRow, Workload, derive
 from skiptrain_plugin.energy.trace_csv import format_trace
 from skiptrain_plugin.errors import InputError, unknown
 from skiptrain_plugin.experiment.files import read_devices, read_trace
-from skiptrain_plugin.resources import packaged_trace
+from skiptrain_plugin.resources import is_packaged_trace, packaged_trace
 
 
 @click.group()
@@ -23,9 +23,7 @@ def energy() -> None:
 @click.argument("trace", default="cifar.csv")
 def show(trace: str) -> None:
     """Show TRACE: a CSV file, or cifar.csv or femnist.csv of the project."""
-    packaged = packaged_trace(trace)
-    path = packaged if Path(trace).name == trace and packaged.is_file() else Path(trace)
-    _show(str(trace), read_trace(path))
+    _show(trace, read_trace(packaged_trace(trace) if is_packaged_trace(trace) else Path(trace)))
 
 
 @energy.command("derive")

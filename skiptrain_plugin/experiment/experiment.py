@@ -41,7 +41,7 @@ from skiptrain_plugin.experiment.sections import (
     SharingSection,
     TrainSection,
 )
-from skiptrain_plugin.resources import packaged_trace, template
+from skiptrain_plugin.resources import is_packaged_trace, packaged_trace, template
 
 PARTITIONS = ("kshard", "iid", "simple", "dirichlet", "writer")
 
@@ -240,16 +240,14 @@ def _topology(run: RunSection, seed: int, nodes: int | None) -> Topology:
 
 def _trace_path(name: str, folders: list[Path]) -> Path:
     """A bare name of a trace that comes with the project means that one; anything else is a path."""
-    packaged = packaged_trace(name)
-    if Path(name).name == name and packaged.is_file():
-        return packaged
+    if is_packaged_trace(name):
+        return packaged_trace(name)
     return find(name, folders or [Path.cwd()], "energy trace")
 
 
 def _trace_name(name: str, folders: list[Path]) -> str:
     """What the resolved INI says: the bare name of a trace of the project, or an absolute path."""
-    path = _trace_path(name, folders)
-    return name if path == packaged_trace(name) else str(path)
+    return name if is_packaged_trace(name) else str(_trace_path(name, folders))
 
 
 def _resolve(experiment: Experiment, folders: list[Path]) -> Experiment:

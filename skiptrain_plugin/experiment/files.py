@@ -31,7 +31,7 @@ def read_text(path: Path, what: str) -> str:
         raise InputError(f"{what} {path} is not a text file (byte {error.start} is not UTF-8)") from None
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"{what} {str(path)!r} cannot be read: {reason}") from None
+        raise InputError(f"{what} {str(path)[:120]!r} cannot be read: {reason}") from None
     if "\0" in text:
         raise InputError(f"{what} {path} is not a text file (it contains a NUL byte)")
     return text
@@ -46,7 +46,8 @@ def find(name: str, folders: list[Path], what: str) -> Path:
     try:
         return next((place.resolve() for place in places if place.is_file()), places[0])
     except (OSError, ValueError) as error:
-        raise InputError(f"{what} {name[:80]!r} cannot be read: {error}") from None
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"{what} {name[:120]!r} cannot be read: {reason}") from None
 
 
 def read_graph(path: Path, graph_type: str) -> Topology:
