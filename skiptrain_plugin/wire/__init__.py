@@ -1,0 +1,1 @@
+"""Authenticated, encrypted messages between nodes: formats, keys and sockets, without the framework."""
