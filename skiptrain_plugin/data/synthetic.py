@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from skiptrain_plugin.algorithm.randomness import generator
 from skiptrain_plugin.data import store
 from skiptrain_plugin.data.base import ImageData
+from skiptrain_plugin.data.shapes import like_cifar
 from skiptrain_plugin.errors import InputError
 
 KEY = "synthetic"
@@ -37,24 +38,7 @@ def load(seed: int, train: int = 10_000, test: int = 2_000) -> ImageData:
         raise InputError(f"synthetic can have 1 to {MOST_IMAGES} training and test images, not {train} and {test}")
     key = f"{KEY}-v{VERSION}-{train}-{test}-{seed}"
     entry = store.obtain(key, lambda staging: _build(staging, seed, train, test))
-    arrays = entry.arrays
-    return ImageData(
-        name="synthetic",
-        title=TITLE,
-        generated=True,
-        source=entry.facts["source"],
-        digest=entry.digest,
-        classes=CLASSES,
-        train_x=arrays["train_x"],
-        train_y=arrays["train_y"],
-        test_x=arrays["test_x"],
-        test_y=arrays["test_y"],
-        train_writer=None,
-        writers=(),
-        pixel_offset=0.5,
-        pixel_scale=0.5,
-        drop_last=False,
-    )
+    return like_cifar(entry, "synthetic", TITLE, generated=True)
 
 
 def _build(staging: Path, seed: int, train: int, test: int) -> dict[str, str]:
