@@ -13,8 +13,13 @@ from skiptrain_plugin.cli.bench import bench
 from skiptrain_plugin.cli.data import data
 from skiptrain_plugin.cli.doctor import doctor
 from skiptrain_plugin.cli.energy import energy
+from skiptrain_plugin.cli.figure import figure, table
+from skiptrain_plugin.cli.keys import keys
+from skiptrain_plugin.cli.launch import launch, merge
 from skiptrain_plugin.cli.plan import plan
+from skiptrain_plugin.cli.report import report
 from skiptrain_plugin.cli.run import run
+from skiptrain_plugin.cli.sweep import sweep
 from skiptrain_plugin.cli.topology import topology
 from skiptrain_plugin.errors import SkipTrainError
 
@@ -31,7 +36,8 @@ def cli() -> None:
     """
 
 
-for command in (run, plan, data, energy, topology, bench, doctor):
+_COMMANDS = (run, plan, figure, table, sweep, report, data, energy, topology, launch, merge, keys, bench, doctor)
+for command in _COMMANDS:
     cli.add_command(command)
 
 

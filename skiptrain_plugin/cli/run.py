@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import click
 
 from skiptrain_plugin.cli.options import experiment_options, experiments
 from skiptrain_plugin.cli.show import console, human_seconds, show_table
-from skiptrain_plugin.errors import InputError
+from skiptrain_plugin.errors import InputError, unknown
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.results.record import FINISHED, Run, find_runs
 
 INTERRUPTED_EXIT = 130
+ENGINES = ("embedded", "decentralizepy")
 
 
 @click.command()
@@ -24,11 +26,16 @@ INTERRUPTED_EXIT = 130
 @click.option("--resume", is_flag=True, help="Go on with the unfinished runs in --out.")
 @click.option("--workers", type=int, help="Worker threads; by default one a core.")
 @click.option("--precision", metavar="NAME", help="fp32 or bf16.")
-def run(out: Path | None, resume: bool, workers: int | None, precision: str | None, **options: Any) -> None:
+@click.option("--engine", default="embedded", show_default=True, metavar="NAME", help=", ".join(ENGINES) + ".")
+def run(
+    out: Path | None, resume: bool, workers: int | None, precision: str | None, engine: str, **options: Any
+) -> None:
     """Run the experiment with each algorithm, write the records, and print the comparison."""
     extra = [f"RUN.workers={workers}"] if workers is not None else []
     extra += [f"RUN.precision={precision}"] if precision is not None else []
     options["settings"] = (*options["settings"], *extra)
+    if engine not in ENGINES:
+        raise unknown("engine", engine, ENGINES, "--engine")
     if resume and out is None:
         raise InputError("--resume needs --out, the directory of the run to go on with")
     chosen = ("dataset", "config", "scale", "degree", "algorithm", "seed")
@@ -39,35 +46,57 @@ def run(out: Path | None, resume: bool, workers: int | None, precision: str | No
     else:
         wanted = experiments(**options)
     folder = out or _new_folder(wanted[0])
-    results = [_run_one(experiment, folder, resume) for experiment in wanted]
+    logging.basicConfig(format="skiptrain: %(message)s", level=logging.WARNING)
+    run_one = _run_embedded if engine == "embedded" else _run_on_framework
+    results = [run_one(experiment, folder / experiment.node.algorithm, resume) for experiment in wanted]
     show_results(results)
     console().print(f"Records: {folder}", markup=False)
-    if not all(result.finished for result in results):
-        raise SystemExit(INTERRUPTED_EXIT)
+    console().print(f"Report: {_report(folder)}", markup=False)
 
 
-def _run_one(experiment: Experiment, folder: Path, resume: bool) -> Run:
+def _run_embedded(experiment: Experiment, folder: Path, resume: bool) -> Run:
     from skiptrain_plugin.cli.progress import RunDisplay
     from skiptrain_plugin.engine.estimate import estimate_seconds
     from skiptrain_plugin.engine.runner import run_experiment
 
-    logging.basicConfig(format="skiptrain: %(message)s", level=logging.WARNING)
     with RunDisplay() as display:
         result = run_experiment(
             experiment,
-            folder / experiment.node.algorithm,
+            folder,
             resume=resume,
             progress=lambda simulation: [display.follow(simulation, estimate_seconds(simulation))],
         )
+    return _finished(result)
+
+
+def _run_on_framework(experiment: Experiment, folder: Path, resume: bool) -> Run:
+    from skiptrain_plugin.cli.launch import import_launcher
+
+    def say(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
+    return _finished(import_launcher().launch_local(experiment, folder, resume, say))
+
+
+def _finished(result: Run) -> Run:
+    """``result``, or the end of the command when it was interrupted."""
     if not result.finished:
         show_results([result])
         console().print(
             f"Interrupted after round {result.info['completed_rounds']} of {result.info['rounds']}; go on with"
-            f" --resume --out {folder}",
+            f" --resume --out {result.folder.parent}",
             markup=False,
         )
         raise SystemExit(INTERRUPTED_EXIT)
     return result
+
+
+def _report(folder: Path) -> Path:
+    """Writes figures, tables and the page of the runs in ``folder``; returns the page."""
+    from skiptrain_plugin.results.report import build, write
+
+    write(build([folder]), folder / "report")
+    return folder / "report" / "report.html"
 
 
 def _new_folder(experiment: Experiment) -> Path:

@@ -1,0 +1,89 @@
+"""What one node reads from the configuration: its policy, device and seed, resolved as the embedded engine does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from skiptrain_plugin.algorithm.policies import Policy
+from skiptrain_plugin.algorithm.schedule import tuned_schedule
+from skiptrain_plugin.energy.devices import TraceRow
+from skiptrain_plugin.engine.evaluation import evaluated_nodes
+from skiptrain_plugin.errors import InputError
+from skiptrain_plugin.experiment.catalogue import DATASETS
+from skiptrain_plugin.experiment.experiment import from_values
+from skiptrain_plugin.experiment.sections import RunSection, guess
+
+Config = Mapping[str, Mapping[str, Any]]
+"""Section → key → value, typed by the framework's reader or text."""
+
+ORIGIN = "the configuration"
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """What a node needs beside what the framework gives it."""
+
+    uid: int
+    policy: Policy
+    """The algorithm, deciding for this node alone."""
+    device: TraceRow
+    """Energy of a training round (Wh) and budget τ (rounds)."""
+    seed: int
+    """Seed of participation and minibatches."""
+    evaluates: bool
+    """False for a node that ``eval_nodes`` leaves out."""
+    validates: bool
+    """Whether the validation set is evaluated where the dataset has one."""
+    run: RunSection
+
+
+def typed(config: Config) -> dict[str, dict[str, Any]]:
+    """``config`` with every text value typed as the framework's reader would guess it."""
+    return {name: {key: guess(value) for key, value in section.items()} for name, section in config.items()}
+
+
+def node_settings(config: Config, uid: int, nodes: int, mean_degree: float, rounds: int) -> NodeSettings:
+    """The settings of node ``uid`` among ``nodes``, for T = ``rounds``.
+
+    Only NODE, RUN and ``random_seed`` are read, so that datasets, models and sharing classes may be anybody's.
+    """
+    values = {name: {key: _text(value) for key, value in section.items()} for name, section in config.items()}
+    node, run, data = (values.get(name, {}) for name in ("NODE", "RUN", "DATASET"))
+    known = {facts.dataset_class for facts in DATASETS.values()}
+    dataset_class = data.get("dataset_class", "")
+    if dataset_class not in known and not node.get("energy_traces"):
+        raise InputError(
+            f"{ORIGIN}, [NODE] energy_traces: this key is missing, and {dataset_class} has no trace of ours"
+        )
+    tuned = tuned_schedule(mean_degree)
+    node = {
+        **node,
+        "consecutive_training_rounds": node.get("consecutive_training_rounds") or str(tuned.training),
+        "consecutive_synching_rounds": node.get("consecutive_synching_rounds") or str(tuned.synchronization),
+    }
+    stand_in = {
+        "dataset_class": dataset_class if dataset_class in known else "CIFAR10",
+        "model_class": data.get("model_class", "any"),
+        "random_seed": data.get("random_seed", ""),
+    }
+    here = {"nodes": str(nodes), "rounds": str(rounds), "graph_file": "", "graph_type": "ring"}
+    experiment = from_values({"DATASET": stand_in, "NODE": node, "RUN": {**run, **here}}, ORIGIN, [Path.cwd()])
+    alone = np.array([uid], dtype=np.int64)
+    return NodeSettings(
+        uid,
+        experiment.policy(alone),
+        experiment.devices(alone)[0],
+        experiment.seed,
+        uid in evaluated_nodes(experiment),
+        experiment.run.validate_models or "validate" not in run,
+        experiment.run,
+    )
+
+
+def _text(value: Any) -> str:
+    return "" if value is None else str(value)
