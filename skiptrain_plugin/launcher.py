@@ -26,7 +26,7 @@ framework.require()
 from decentralizepy.graphs.Graph import Graph  # noqa: E402
 from decentralizepy.mappings.Linear import Linear  # noqa: E402
 
-from skiptrain_plugin.data import load as load_data  # noqa: E402
+from skiptrain_plugin.data.for_experiment import images_of  # noqa: E402
 from skiptrain_plugin.deployment import node_files, snapshots  # noqa: E402
 from skiptrain_plugin.deployment.flat import from_vector  # noqa: E402
 from skiptrain_plugin.deployment.link import Link  # noqa: E402
@@ -320,13 +320,7 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
         "test_samples": 0,
     }
     if section.dataset_package.startswith(_OURS):
-        source = load_data(
-            experiment.facts.name,
-            nodes=experiment.nodes,
-            seed=section.random_seed,
-            train_dir=section.train_dir or "",
-            test_dir=section.test_dir or "",
-        )
+        source = images_of(experiment)
         data = {
             "title": source.title,
             "generated": source.generated,
