@@ -1,5 +1,6 @@
 """Runs from command to record: resume, interruption, damage, and what the record says."""
 
+import importlib.util
 import json
 import os
 import signal
@@ -254,10 +255,11 @@ def test_command_runs_compares_and_refuses(tmp_path):
     refused(skiptrain("run", "--resume"), "--resume needs --out")
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_signal_interrupts_and_resume_finishes(tmp_path, number):
+@pytest.mark.parametrize(("number", "algorithms"), [(signal.SIGINT, "skiptrain,greedy"), (signal.SIGTERM, "skiptrain")])
+def test_signal_interrupts_and_resume_finishes(tmp_path, number, algorithms):
     out, expected = tmp_path / "out", tmp_path / "expected"
-    arguments = ["run", *QUICK, "--set", "RUN.rounds=600", "--set", "RUN.checkpoint_every=0"]
+    arguments = ["run", *QUICK, "--algorithm", algorithms, "--set", "RUN.rounds=300"]
+    arguments += ["--set", "RUN.checkpoint_every=0", "--set", "RUN.test_after=50"]
     process = subprocess.Popen(
         [sys.executable, "-m", "skiptrain_plugin", *arguments, "--out", str(out)],
         stdout=subprocess.PIPE,
@@ -274,7 +276,17 @@ def test_signal_interrupts_and_resume_finishes(tmp_path, number):
     printed, errors = process.communicate(timeout=60)
     assert process.returncode == 130, errors
     assert "go on with --resume" in printed
-    assert 0 < Run(out / "skiptrain").info["completed_rounds"] < 600
+    assert 0 < Run(out / "skiptrain").info["completed_rounds"] < 300
     assert skiptrain("run", "--resume", "--out", out).returncode == 0
     assert skiptrain(*arguments, "--out", expected).returncode == 0
-    same_record(Run(out / "skiptrain"), Run(expected / "skiptrain"))
+    for algorithm in algorithms.split(","):
+        same_record(Run(out / algorithm), Run(expected / algorithm))
+
+
+def test_tensorboard_events_or_the_sentence_that_says_what_is_missing(tmp_path):
+    done = skiptrain("run", *QUICK, "--set", "RUN.rounds=2", "--tensorboard", "--out", tmp_path / "out")
+    if importlib.util.find_spec("tensorboard") is None:
+        refused(done, "--tensorboard needs the package tensorboard")
+    else:
+        assert done.returncode == 0, done.stderr
+        assert list((tmp_path / "out" / "skiptrain" / "tensorboard").glob("events.out.*"))

@@ -13,8 +13,8 @@ import click
 from skiptrain_plugin.cli.options import experiment_options, experiments
 from skiptrain_plugin.cli.show import console, human_seconds, show_table
 from skiptrain_plugin.errors import InputError, unknown
-from skiptrain_plugin.experiment.experiment import Experiment
-from skiptrain_plugin.results.record import FINISHED, Run, find_runs
+from skiptrain_plugin.experiment.experiment import Experiment, load
+from skiptrain_plugin.results.record import FINISHED, Run, write_atomically
 
 INTERRUPTED_EXIT = 130
 ENGINES = ("embedded", "decentralizepy")
@@ -27,8 +27,15 @@ ENGINES = ("embedded", "decentralizepy")
 @click.option("--workers", type=int, help="Worker threads; by default one a core.")
 @click.option("--precision", metavar="NAME", help="fp32 or bf16.")
 @click.option("--engine", default="embedded", show_default=True, metavar="NAME", help=", ".join(ENGINES) + ".")
+@click.option("--tensorboard", is_flag=True, help="Write TensorBoard events beside the record (embedded engine).")
 def run(
-    out: Path | None, resume: bool, workers: int | None, precision: str | None, engine: str, **options: Any
+    out: Path | None,
+    resume: bool,
+    workers: int | None,
+    precision: str | None,
+    engine: str,
+    tensorboard: bool,
+    **options: Any,
 ) -> None:
     """Run the experiment with each algorithm, write the records, and print the comparison."""
     extra = [f"RUN.workers={workers}"] if workers is not None else []
@@ -40,33 +47,49 @@ def run(
         raise InputError("--resume needs --out, the directory of the run to go on with")
     chosen = ("dataset", "config", "scale", "degree", "algorithm", "seed")
     if resume and out is not None and not options["settings"] and all(options[name] is None for name in chosen):
-        wanted = [one.experiment for one in find_runs([out])]
+        wanted = [load(config=path) for path in sorted(out.glob("*/config.ini"))]
         if not wanted:
             raise InputError(f"{out} holds no run to go on with")
     else:
         wanted = experiments(**options)
     folder = out or _new_folder(wanted[0])
     logging.basicConfig(format="skiptrain: %(message)s", level=logging.WARNING)
-    run_one = _run_embedded if engine == "embedded" else _run_on_framework
-    results = [run_one(experiment, folder / experiment.node.algorithm, resume) for experiment in wanted]
+    results: list[Run] = []
+    for experiment in wanted:
+        place = folder / experiment.node.algorithm
+        if engine == "embedded":
+            results.append(_run_embedded(experiment, place, resume, tensorboard))
+        else:
+            results.append(_run_on_framework(experiment, place, resume))
+        if not results[-1].finished:
+            _leave(wanted[len(results) :], folder)
+            show_results(results)
+            info = results[-1].info
+            console().print(
+                f"Interrupted after round {info['completed_rounds']} of {info['rounds']} of {info['algorithm']}; go on"
+                f" with --resume --out {folder}",
+                markup=False,
+            )
+            raise SystemExit(INTERRUPTED_EXIT)
     show_results(results)
     console().print(f"Records: {folder}", markup=False)
     console().print(f"Report: {_report(folder)}", markup=False)
 
 
-def _run_embedded(experiment: Experiment, folder: Path, resume: bool) -> Run:
+def _run_embedded(experiment: Experiment, folder: Path, resume: bool, tensorboard: bool) -> Run:
     from skiptrain_plugin.cli.progress import RunDisplay
+    from skiptrain_plugin.cli.tensorboard import TensorBoard
     from skiptrain_plugin.engine.estimate import estimate_seconds
     from skiptrain_plugin.engine.runner import run_experiment
+    from skiptrain_plugin.engine.simulation import Callback, Simulation
 
+    boards = [TensorBoard(folder)] if tensorboard else []
     with RunDisplay() as display:
-        result = run_experiment(
-            experiment,
-            folder,
-            resume=resume,
-            progress=lambda simulation: [display.follow(simulation, estimate_seconds(simulation))],
-        )
-    return _finished(result)
+
+        def callbacks(simulation: Simulation) -> list[Callback]:
+            return [display.follow(simulation, estimate_seconds(simulation)), *boards]
+
+        return run_experiment(experiment, folder, resume=resume, progress=callbacks)
 
 
 def _run_on_framework(experiment: Experiment, folder: Path, resume: bool) -> Run:
@@ -75,20 +98,17 @@ def _run_on_framework(experiment: Experiment, folder: Path, resume: bool) -> Run
     def say(sentence: str) -> None:
         print(sentence, file=sys.stderr, flush=True)
 
-    return _finished(import_launcher().launch_local(experiment, folder, resume, say))
-
-
-def _finished(result: Run) -> Run:
-    """``result``, or the end of the command when it was interrupted."""
-    if not result.finished:
-        show_results([result])
-        console().print(
-            f"Interrupted after round {result.info['completed_rounds']} of {result.info['rounds']}; go on with"
-            f" --resume --out {result.folder.parent}",
-            markup=False,
-        )
-        raise SystemExit(INTERRUPTED_EXIT)
+    result: Run = import_launcher().launch_local(experiment, folder, resume, say)
     return result
+
+
+def _leave(unstarted: list[Experiment], folder: Path) -> None:
+    """Notes the experiments that an interruption kept from starting, so that --resume finds them."""
+    for experiment in unstarted:
+        place = folder / experiment.node.algorithm
+        if not (place / "config.ini").exists():
+            place.mkdir(parents=True, exist_ok=True)
+            write_atomically(place / "config.ini", experiment.to_ini())
 
 
 def _report(folder: Path) -> Path:
