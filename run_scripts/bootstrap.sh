@@ -23,12 +23,12 @@ find_python() {
 fingerprint() {
     "$VENV/bin/python" - "$PROJECT/setup.py" <<'PYTHON'
 import hashlib, pathlib, sys
-print(sys.version, hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes()).hexdigest())
+print(sys.version, pathlib.Path(sys.argv[1]).parent, hashlib.sha256(pathlib.Path(sys.argv[1]).read_bytes()).hexdigest())
 PYTHON
 }
 
 up_to_date() {  # $1: the extra that is wanted; an environment with "dev" serves every script
-    [ -x "$VENV/bin/skiptrain" ] || return 1
+    [ -x "$VENV/bin/python" ] || return 1
     local now stamp
     now=$(fingerprint) || return 1
     for stamp in "$VENV/.installed-$1" "$VENV/.installed-dev"; do

@@ -13,4 +13,4 @@ if [ $# -lt 1 ] || [[ $1 == -* ]]; then
 fi
 source "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 bootstrap
-exec "$VENV/bin/skiptrain" "$kind" "$@"
+exec "$VENV/bin/python" -m skiptrain_plugin "$kind" "$@"

@@ -10,5 +10,5 @@ dataset=$1 degree=$2
 shift 2
 source "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 bootstrap
-exec "$VENV/bin/skiptrain" run --dataset "$dataset" --degree "$degree" \
+exec "$VENV/bin/python" -m skiptrain_plugin run --dataset "$dataset" --degree "$degree" \
     --algorithm dpsgd,skiptrain --scale laptop "$@"

@@ -4,7 +4,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/bootstrap.sh"
 bootstrap dev
 cd "$PROJECT"
-"$VENV/bin/ruff" check .
-"$VENV/bin/ruff" format --check .
-"$VENV/bin/mypy"
+"$VENV/bin/python" -m ruff check .
+"$VENV/bin/python" -m ruff format --check .
+"$VENV/bin/python" -m mypy
 exec "$VENV/bin/python" -m pytest "$@"

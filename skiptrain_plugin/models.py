@@ -71,7 +71,7 @@ def named_class(package: str, name: str, where: str) -> type:
     """The class ``name`` of module ``package``; ``where`` stands in the error."""
     try:
         found = getattr(importlib.import_module(package), name, None)
-    except ImportError as error:
+    except (ImportError, TypeError, ValueError) as error:
         raise InputError(f"{where}: cannot import {package}: {error}") from None
     if not isinstance(found, type):
         raise InputError(f"{where}: {package} has no class {name}")

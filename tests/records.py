@@ -36,7 +36,7 @@ def write_record(
     if gammas is not None:
         chosen.append(f"NODE.consecutive_training_rounds={gammas[0]}")
         chosen.append(f"NODE.consecutive_synching_rounds={gammas[1]}")
-    experiment = load(dataset=dataset, degree=degree, settings=chosen).with_algorithm(algorithm)
+    experiment = load(dataset=dataset, degree=degree, settings=chosen, algorithm=algorithm)
     data = {"title": title, "generated": dataset in ("glyphs", "synthetic"), "sha256": DIGEST}
     data |= {"source": "tests", "test_samples": 1000, "evaluated_nodes": nodes}
     directory = RunDirectory(folder)

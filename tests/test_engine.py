@@ -209,7 +209,7 @@ def test_bf16_stays_close_and_keeps_float32_parameters():
     assert torch.allclose(exact.models, coarse.models, atol=0.05)
 
 
-@pytest.mark.parametrize("model", ["Linear", "Convolution", "Normalized"])
+@pytest.mark.parametrize("model", ["Linear", "Convolution", "Normalized", "Frozen"])
 @pytest.mark.parametrize("optimizer", ["SGD", "Adam"])
 @pytest.mark.parametrize("full_epochs", [False, True])
 def test_batched_training_equals_threaded(model, optimizer, full_epochs):
@@ -298,10 +298,30 @@ def test_diverging_training_names_node_and_round():
         simulate(*tiny("OPTIMIZER_PARAMS.lr=1e30", model="Convolution"))
 
 
+def test_models_that_are_not_finite_after_the_last_step_are_found_by_the_evaluation():
+    settings = ["OPTIMIZER_PARAMS.lr=1e30", "TRAIN_PARAMS.rounds=1", "RUN.test_after=1"]
+    with pytest.raises(RunError, match=r"diverged: the loss of node \d in round 1 is"):
+        simulate(*tiny(*settings, model="Convolution"))
+
+
+def test_optimizer_arguments_may_be_tuples():
+    settings = [
+        "OPTIMIZER_PARAMS.optimizer_class=Adam",
+        "OPTIMIZER_PARAMS.lr=0.01",
+        "OPTIMIZER_PARAMS.betas=(0.5, 0.9)",
+    ]
+    simulation, _ = simulate(*tiny(*settings))
+    assert simulation.trainer.make_optimizer([nn.Parameter(torch.zeros(1))]).defaults["betas"] == (0.5, 0.9)
+
+
 BAD = {
     "optimizer": (["OPTIMIZER_PARAMS.optimizer_class=SDG"], "torch.optim has no class SDG"),
     "argument": (["OPTIMIZER_PARAMS.moment=1"], "SGD takes no 'moment'; allowed: lr, momentum"),
     "value": (["OPTIMIZER_PARAMS.momentum=-1"], "Invalid momentum value"),
+    "closure": (["OPTIMIZER_PARAMS.optimizer_class=LBFGS"], "LBFGS cannot be used so"),
+    "text": (["OPTIMIZER_PARAMS.momentum=0,9"], "SGD cannot be used so"),
+    "labels": (["TRAIN_PARAMS.loss_class=MSELoss"], "MSELoss does not take class labels"),
+    "package path": (["DATASET.model_package=./m.py"], "cannot import ./m.py"),
     "package": (["OPTIMIZER_PARAMS.optimizer_package=nowhere"], "cannot import nowhere"),
     "loss": (["TRAIN_PARAMS.loss_class=Nothing"], "torch.nn has no class Nothing"),
     "model": (["DATASET.model_class=Nothing"], "tests.tiny_models has no class Nothing"),

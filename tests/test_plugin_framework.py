@@ -292,8 +292,9 @@ def test_a_second_launch_on_a_directory_is_refused(launching, tmp_path):
     with pytest.raises(InputError, match="--resume"):
         launching.launch_local(experiment, tmp_path / "run")
     assert launching.launch_local(experiment, tmp_path / "run", resume=True).finished
+    other = load(config=tmp_path / "experiment.ini", algorithm="dpsgd")
     with pytest.raises(InputError, match=r"NODE\.algorithm"):
-        launching.launch_local(experiment.with_algorithm("dpsgd"), tmp_path / "run", resume=True)
+        launching.launch_local(other, tmp_path / "run", resume=True)
 
 
 def test_a_node_that_fails_says_why_in_its_last_words(launching, tmp_path):

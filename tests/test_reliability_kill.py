@@ -111,6 +111,19 @@ def test_full_disk_is_named_and_nothing_is_lost(tmp_path, size):
     same_record(finish([*arguments, "--resume"], out), expected)
 
 
+def test_algorithms_that_a_kill_kept_from_starting_are_not_forgotten(tmp_path):
+    arguments = [*KILLED_RUN, "--algorithm", "skiptrain_constrained,dpsgd", "--set", "RUN.rounds=120"]
+    process = start(arguments, tmp_path)
+    limit = time.monotonic() + 60
+    while not (tmp_path / "skiptrain_constrained" / "rounds.jsonl").exists():
+        assert time.monotonic() < limit
+        time.sleep(0.005)
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    finish(["run", "--resume"], tmp_path)
+    assert Run(tmp_path / "dpsgd").finished
+
+
 def test_directory_that_cannot_be_written():
     refused(skiptrain("run", *QUICK, "--out", "/proc/nothing/here"), "/proc/nothing/here", "cannot be written")
 

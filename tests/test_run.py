@@ -151,6 +151,19 @@ def test_existing_and_other_experiments_are_refused(straight, tmp_path):
     directory.close()
 
 
+def test_a_trace_that_changed_since_the_run_began_is_noticed(tmp_path):
+    trace = tmp_path / "trace.csv"
+    text = "device,energy per training round [Wh],training rounds [rounds]\nphone,0.5,100\n"
+    trace.write_text(text)
+    experiment, data = tiny("RUN.rounds=4", "RUN.checkpoint_every=1", f"NODE.energy_traces={trace}")
+    with pytest.raises(Crash):
+        run_experiment(experiment, tmp_path / "a", data=data, progress=lambda s: [CrashAfter(2)])
+    trace.write_text(text.replace("0.5", "0.6"))
+    changed, data = tiny("RUN.rounds=4", "RUN.checkpoint_every=1", f"NODE.energy_traces={trace}")
+    with pytest.raises(InputError, match="energy trace has changed"):
+        run_experiment(changed, tmp_path / "a", data=data, resume=True)
+
+
 def test_record_says_everything(straight):
     experiment, _, run = straight
     assert [line["round"] for line in run.rounds] == list(range(1, 10))
@@ -253,6 +266,8 @@ def test_command_runs_compares_and_refuses(tmp_path):
     assert again.returncode == 0
     assert again.stdout == done.stdout
     refused(skiptrain("run", "--resume"), "--resume needs --out")
+    assert skiptrain("run", "--resume", "--out", out, "--workers", "1").returncode == 0
+    refused(skiptrain("run", *QUICK, "--algorithm", "greedy", "--resume", "--out", out), "holds dpsgd, skiptrain, not")
 
 
 @pytest.mark.parametrize(("number", "algorithms"), [(signal.SIGINT, "skiptrain,greedy"), (signal.SIGTERM, "skiptrain")])

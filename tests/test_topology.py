@@ -134,6 +134,7 @@ def test_command_makes_saves_and_reads(tmp_path):
     (tmp_path / "bad.txt").write_text("3\n0 1\n1 7\n")
     refused(skiptrain("topology", tmp_path / "bad.txt"), "bad.txt, line 3", "out of range")
     refused(skiptrain("topology", tmp_path / "none.txt"), "none.txt does not exist")
+    refused(skiptrain("topology", "--factor", "nan"), "greater than 1, not nan")
     refused(skiptrain("topology", "regulr"), "unknown topology 'regulr'", "did you mean 'regular'")
     refused(skiptrain("plan", "--set", f"RUN.graph_file={tmp_path / 'bad.txt'}"), "line 3")
     refused(skiptrain("topology", "--save", "/proc/x/g.txt"), "cannot be written")

@@ -56,3 +56,11 @@ class TwoClasses(Linear):
     def __init__(self) -> None:
         super().__init__()
         self.fc = nn.Linear(192, 2)
+
+
+class Frozen(Convolution):
+    """Its first layer does not learn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv.requires_grad_(False)

@@ -99,8 +99,8 @@ class Topology:
 
         The smallest k with |λ2|^k ≤ 1/factor.
         """
-        if factor <= 1:
-            raise InputError(f"the factor must be greater than 1, not {factor:g}")
+        if not 1 < factor < math.inf:
+            raise InputError(f"the factor must be a number greater than 1, not {factor:g}")
         if self.lambda2 < 1e-12:
             return 1
         return max(1, math.ceil(math.log(factor) / -math.log(self.lambda2) - 1e-9))

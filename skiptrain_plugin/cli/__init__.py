@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -43,6 +44,9 @@ for command in _COMMANDS:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the program and exits with its code; an expected error is one line on standard error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     try:
         code = cli.main(args=arguments, prog_name="skiptrain", standalone_mode=False)
     except click.ClickException as error:
@@ -56,6 +60,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        _say(f"{error.filename or 'a file'}: {error.strerror or error}")
         code = 1
     sys.exit(code if isinstance(code, int) else 0)
 

@@ -41,10 +41,21 @@ def experiments(
     seed: int | None,
 ) -> list[Experiment]:
     """One experiment for each algorithm asked for (by default the INI's)."""
-    base = load(config=config, dataset=dataset, scale=scale, degree=degree, seed=seed, settings=settings)
-    if algorithm is None:
-        return [base]
-    names = [name.strip() for name in algorithm.split(",") if name.strip()]
-    if not names:
-        raise InputError("--algorithm: expected at least one name")
-    return [base.with_algorithm(name) for name in dict.fromkeys(names)]
+    names: list[str | None] = [None]
+    if algorithm is not None:
+        names = list(dict.fromkeys(name.strip() for name in algorithm.split(",") if name.strip()))
+        if not names:
+            raise InputError("--algorithm: expected at least one name")
+    return [
+        load(
+            config=config,
+            dataset=dataset,
+            scale=scale,
+            degree=degree,
+            seed=seed,
+            settings=settings,
+            algorithm=name,
+            beside=[other for other in names if other is not None],
+        )
+        for name in names
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,29 +41,30 @@ def run(
     """Run the experiment with each algorithm, write the records, and print the comparison."""
     extra = [f"RUN.workers={workers}"] if workers is not None else []
     extra += [f"RUN.precision={precision}"] if precision is not None else []
-    options["settings"] = (*options["settings"], *extra)
     if engine not in ENGINES:
         raise unknown("engine", engine, ENGINES, "--engine")
     if resume and out is None:
         raise InputError("--resume needs --out, the directory of the run to go on with")
     chosen = ("dataset", "config", "scale", "degree", "algorithm", "seed")
     if resume and out is not None and not options["settings"] and all(options[name] is None for name in chosen):
-        wanted = [load(config=path) for path in sorted(out.glob("*/config.ini"))]
+        wanted = [load(config=path, settings=extra) for path in sorted(out.glob("*/config.ini"))]
         if not wanted:
             raise InputError(f"{out} holds no run to go on with")
     else:
+        options["settings"] = (*options["settings"], *extra)
         wanted = experiments(**options)
     folder = out or _new_folder(wanted[0])
+    if resume:
+        _check_resumable(wanted, folder)
     logging.basicConfig(format="skiptrain: %(message)s", level=logging.WARNING)
     results: list[Run] = []
     for experiment in wanted:
         place = folder / experiment.node.algorithm
         if engine == "embedded":
-            results.append(_run_embedded(experiment, place, resume, tensorboard))
+            results.append(_run_embedded(experiment, place, resume, tensorboard, lambda: _announce(wanted, folder)))
         else:
             results.append(_run_on_framework(experiment, place, resume))
         if not results[-1].finished:
-            _leave(wanted[len(results) :], folder)
             show_results(results)
             info = results[-1].info
             console().print(
@@ -76,7 +78,9 @@ def run(
     console().print(f"Report: {_report(folder)}", markup=False)
 
 
-def _run_embedded(experiment: Experiment, folder: Path, resume: bool, tensorboard: bool) -> Run:
+def _run_embedded(
+    experiment: Experiment, folder: Path, resume: bool, tensorboard: bool, announce: Callable[[], None]
+) -> Run:
     from skiptrain_plugin.cli.progress import RunDisplay
     from skiptrain_plugin.cli.tensorboard import TensorBoard
     from skiptrain_plugin.engine.estimate import estimate_seconds
@@ -87,6 +91,7 @@ def _run_embedded(experiment: Experiment, folder: Path, resume: bool, tensorboar
     with RunDisplay() as display:
 
         def callbacks(simulation: Simulation) -> list[Callback]:
+            announce()
             return [display.follow(simulation, estimate_seconds(simulation)), *boards]
 
         return run_experiment(experiment, folder, resume=resume, progress=callbacks)
@@ -102,9 +107,19 @@ def _run_on_framework(experiment: Experiment, folder: Path, resume: bool) -> Run
     return result
 
 
-def _leave(unstarted: list[Experiment], folder: Path) -> None:
-    """Notes the experiments that an interruption kept from starting, so that --resume finds them."""
-    for experiment in unstarted:
+def _check_resumable(wanted: list[Experiment], folder: Path) -> None:
+    """Refuses to begin something new in a directory that holds other runs only."""
+    held = [path.parent.name for path in folder.glob("*/config.ini")]
+    if held and not any(experiment.node.algorithm in held for experiment in wanted):
+        raise InputError(
+            f"--resume: {folder} holds {', '.join(sorted(held))}, not"
+            f" {', '.join(experiment.node.algorithm for experiment in wanted)}"
+        )
+
+
+def _announce(wanted: list[Experiment], folder: Path) -> None:
+    """Notes every experiment before the first begins, so that --resume finds those that never started."""
+    for experiment in wanted:
         place = folder / experiment.node.algorithm
         if not (place / "config.ini").exists():
             place.mkdir(parents=True, exist_ok=True)

@@ -118,7 +118,7 @@ def conclude(
     completed = write_lines(directory, experiment, shares, set(lost), means)
     if status == FINISHED:
         _write_models(directory.folder / "models.safetensors", shares)
-    write_node_results(Run(directory.folder))
+    write_node_results(Run(directory.folder), experiment)
     directory.info["status"] = status
     directory.info["completed_rounds"] = completed
     if lost:

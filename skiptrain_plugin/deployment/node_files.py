@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -114,14 +114,14 @@ def save_node_checkpoint(
     vector: NDArray[np.float32],
     remaining: NDArray[np.int64],
     counters: NDArray[np.int64],
-    optimizer: Iterable[dict[str, Any]],
+    optimizer: Mapping[int, dict[str, Any]],
 ) -> None:
     """The state of one node after ``round`` completed rounds."""
     place = checkpoint_folder(folder, round, uid)
     place.mkdir(parents=True, exist_ok=True)
     nothing = np.zeros(1, dtype=np.int64)
     models = torch.from_numpy(vector)[None]
-    parts = [values for values in optimizer if values]
+    parts = {index: values for index, values in optimizer.items() if values}
     save_checkpoint(place, State(round, models, remaining, nothing, counters, nothing.astype(bool), {uid: parts}, {}))
 
 

@@ -213,7 +213,7 @@ class RoundLoop:
                 to_vector(self.model),
                 self.remaining,
                 self._counters(),
-                [states[index] for index in sorted(states)],
+                states,
             )
         self.link.completed[self.rank] = self.iteration
 
@@ -313,9 +313,9 @@ class RoundLoop:
         state = node_files.load_node_checkpoint(self.link.folder, self.uid, round)
         from_vector(self.model, state.models[0].numpy())
         self.remaining = state.remaining
-        learning = [p for p in self.model.parameters() if p.requires_grad]
-        for parameter, values in zip(learning, state.optimizer.get(self.uid, ()), strict=False):
-            self.optimizer.state[parameter] = values
+        parameters = list(self.model.parameters())
+        for index, values in state.optimizer.get(self.uid, {}).items():
+            self.optimizer.state[parameters[index]] = values
         for name, value in zip(("total_bytes", "total_meta", "total_data"), state.bytes_sent.tolist(), strict=True):
             if hasattr(self.communication, name):
                 setattr(self.communication, name, value)

@@ -18,6 +18,7 @@ from skiptrain_plugin.engine.training import (
     OptimizerState,
     autocast,
     diverged,
+    kept_state,
     loss_function,
     optimizer_factory,
     round_batches,
@@ -37,6 +38,7 @@ class BatchedTrainer:
         self._keeps_state = not experiment.run.reset_optimizer
         self.states: dict[int, OptimizerState] = {}
         self._model = build_model(experiment).to(models.device, models.dtype).train()
+        self._learning = {name for name, parameter in self._model.named_parameters() if parameter.requires_grad}
         loss = loss_function(experiment)
 
         def node_loss(
@@ -61,6 +63,7 @@ class BatchedTrainer:
         return done
 
     def _train_group(self, uids: list[int], round: int) -> None:
+        torch.manual_seed(minibatch_seed(self._experiment.seed, uids[0], round))
         rows = self._models[uids]
         optimizers = [self._optimizer(uid, row) for uid, row in zip(uids, rows, strict=True)]
         orders = [
@@ -89,7 +92,7 @@ class BatchedTrainer:
             if not math.isfinite(value):
                 raise diverged(uid, round, value)
             if self._keeps_state:
-                self.states[uid] = [optimizer.state[p] for p in parameters if p in optimizer.state]
+                self.states[uid] = kept_state(optimizer, parameters)
 
     def _step(
         self,
@@ -112,8 +115,8 @@ class BatchedTrainer:
                 slot.view(rows)[places] = buffers[slot.name]
         for index, place in enumerate(places):
             optimizer, parameters = optimizers[place]
-            for parameter, gradient in zip(parameters, gradients.values(), strict=True):
-                parameter.grad = gradient[index]
+            for parameter, (name, gradient) in zip(parameters, gradients.items(), strict=True):
+                parameter.grad = gradient[index] if name in self._learning else None
             optimizer.step()
         values: list[float] = losses.tolist()
         return values
@@ -122,6 +125,6 @@ class BatchedTrainer:
         """The optimizer of one node over views of its row, with the state the node kept."""
         parameters = list(self._layout.named(row, parameters=True).values())
         optimizer = self._make_optimizer(parameters)
-        for parameter, state in zip(parameters, self.states.get(uid, ()), strict=False):
-            optimizer.state[parameter] = state
+        for index, state in self.states.get(uid, {}).items():
+            optimizer.state[parameters[index]] = state
         return optimizer, parameters

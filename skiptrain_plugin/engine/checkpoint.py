@@ -37,8 +37,8 @@ class State:
     bytes_sent: NDArray[np.int64]
     trained_already: NDArray[np.bool_]
     """Nodes that have trained in the round under way when the run was interrupted inside it."""
-    optimizer: dict[int, list[dict[str, Any]]]
-    """State of each node's optimizer, parameter by parameter."""
+    optimizer: dict[int, dict[int, dict[str, Any]]]
+    """State of each node's optimizer by the index of the parameter."""
     wall_seconds: dict[str, float]
 
 
@@ -54,7 +54,7 @@ def save_checkpoint(folder: Path, state: State) -> Path:
     }
     plain: dict[str, Any] = {}
     for uid, parameters in state.optimizer.items():
-        for index, values in enumerate(parameters):
+        for index, values in parameters.items():
             for key, value in values.items():
                 name = f"optimizer/{uid}/{index}/{key}"
                 if isinstance(value, Tensor):
@@ -127,13 +127,13 @@ def load_checkpoint(path: Path) -> State:
         raise RunError(f"checkpoint {path} is damaged: {error}") from None
 
 
-def _optimizer_state(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[int, list[dict[str, Any]]]:
+def _optimizer_state(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[int, dict[int, dict[str, Any]]]:
     by_node: dict[int, dict[int, dict[str, Any]]] = {}
     for name, value in (tensors | plain).items():
         if name.startswith("optimizer/"):
             _, uid, index, key = name.split("/")
             by_node.setdefault(int(uid), {}).setdefault(int(index), {})[key] = value
-    return {uid: [parts[index] for index in sorted(parts)] for uid, parts in by_node.items()}
+    return by_node
 
 
 def _crc(tensor: Tensor) -> int:

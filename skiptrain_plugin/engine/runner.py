@@ -28,6 +28,7 @@ from skiptrain_plugin.results.record import (
     RunDirectory,
     difference,
     disk_error,
+    inputs_digest,
     write_node_results,
 )
 
@@ -63,6 +64,8 @@ def run_experiment(
             unlike = difference(recorded.experiment, experiment)
             if unlike:
                 raise InputError(f"{folder} holds another experiment: {unlike}")
+            if recorded.info.get("inputs_sha256") != inputs_digest(experiment):
+                raise InputError(f"{folder}: the graph file or the energy trace has changed since the run began")
             if recorded.finished:
                 return recorded
         check_memory(experiment, worker_count(experiment), available_memory())
@@ -105,7 +108,7 @@ def _run(simulation: Simulation, directory: RunDirectory, progress: Callable[[Si
             return
     with simulation.timed("save"):
         _save_models(simulation, directory.folder / "models.safetensors")
-        write_node_results(Run(directory.folder))
+        write_node_results(Run(directory.folder), simulation.experiment)
     _end(simulation, directory, FINISHED)
 
 

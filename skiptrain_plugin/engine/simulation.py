@@ -23,7 +23,7 @@ from skiptrain_plugin.engine.memory import keep_freed_memory
 from skiptrain_plugin.engine.mixing import Mixer
 from skiptrain_plugin.engine.node_data import NodeData
 from skiptrain_plugin.engine.parameters import Layout
-from skiptrain_plugin.engine.training import ThreadedTrainer, Trainer
+from skiptrain_plugin.engine.training import ThreadedTrainer, Trainer, diverged
 from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.plan import bytes_per_round
@@ -147,6 +147,9 @@ class Simulation:
         self.ledger.training_rounds[:] = state.training_rounds
         self.ledger.bytes_sent[:] = state.bytes_sent
         self._trained_already = state.trained_already
+        for parameters in state.optimizer.values():
+            for kept in parameters.values():
+                kept |= {key: value.to(self.models.device) for key, value in kept.items() if torch.is_tensor(value)}
         self.trainer.states.update(state.optimizer)
         self.completed_rounds = state.completed_rounds
         self.wall_seconds = dict(state.wall_seconds)
@@ -171,8 +174,8 @@ class Simulation:
         self._pending_averages += 1
         self.ledger.charge(trains, self.bytes_per_round)
         self.remaining = self.policy.spend(self.remaining, trains)
-        self.completed_rounds = number = index + 1
-        return Round(
+        number = index + 1
+        completed = Round(
             number,
             self.policy.kind(index),
             trains,
@@ -182,6 +185,8 @@ class Simulation:
             self._evaluate() if self._due(number, self.experiment.test_after) else None,
             self._train_losses() if self._due(number, self.experiment.run.train_evaluate_after) else None,
         )
+        self.completed_rounds = number
+        return completed
 
     def _due(self, number: int, every: int) -> bool:
         """Whether something that happens ``every`` rounds (0: never) happens now; the last round always counts."""
@@ -190,12 +195,24 @@ class Simulation:
     def _evaluate(self) -> Evaluation:
         self.flush()
         with self.timed("evaluate"):
-            return self.evaluator.evaluate()
+            evaluation = self.evaluator.evaluate()
+        self._check_losses(evaluation.test.loss)
+        if not np.isfinite(evaluation.consensus):
+            raise diverged(self.evaluator.uids[0], self.completed_rounds, evaluation.consensus)
+        return evaluation
 
     def _train_losses(self) -> list[float]:
         self.flush()
         with self.timed("evaluate"):
-            return self.evaluator.train_losses()
+            losses = self.evaluator.train_losses()
+        self._check_losses(np.array(losses))
+        return losses
+
+    def _check_losses(self, losses: NDArray[np.float64]) -> None:
+        """Stops when a node's model gives no finite loss any more."""
+        for uid, loss in zip(self.evaluator.uids, losses, strict=True):
+            if not np.isfinite(loss):
+                raise diverged(uid, self.completed_rounds, float(loss))
 
 
 def _device(experiment: Experiment) -> torch.device:

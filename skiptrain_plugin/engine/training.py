@@ -21,8 +21,8 @@ from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.models import build_model, named_class
 
-OptimizerState = list[dict[str, Any]]
-"""The state of each parameter of one node, in the order of the layout."""
+OptimizerState = dict[int, dict[str, Any]]
+"""The state of one node's parameters by their index; a parameter that gets no gradient has none."""
 
 
 class Trainer(Protocol):
@@ -52,10 +52,12 @@ def optimizer_factory(experiment: Experiment) -> Callable[[Sequence[nn.Parameter
     for key in options:
         if key not in allowed:
             raise InputError(f"{place}: {section.optimizer_class} takes no '{key}'; allowed: {', '.join(allowed)}")
+    probe = nn.Parameter(torch.zeros(1))
+    probe.grad = torch.zeros(1)
     try:
-        found([nn.Parameter(torch.zeros(1))], **options)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{place}: {error}") from None
+        found([probe], **options).step()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{place}: {section.optimizer_class} cannot be used so: {error}") from None
     return lambda parameters: found(parameters, **options)
 
 
@@ -74,6 +76,11 @@ def diverged(uid: int, round: int, loss: float) -> RunError:
     )
 
 
+def kept_state(optimizer: torch.optim.Optimizer, parameters: Sequence[Tensor]) -> OptimizerState:
+    """What the optimizer remembers of ``parameters``."""
+    return {index: optimizer.state[p] for index, p in enumerate(parameters) if p in optimizer.state}
+
+
 class _Worker:
     """One thread's model object and optimizer."""
 
@@ -89,8 +96,8 @@ class _Worker:
         """E local steps of node ``uid``."""
         trainer, optimizer = self._trainer, self._optimizer
         optimizer.state.clear()
-        for parameter, state in zip(self._parameters, trainer.states.get(uid, ()), strict=False):
-            optimizer.state[parameter] = state
+        for index, state in trainer.states.get(uid, {}).items():
+            optimizer.state[self._parameters[index]] = state
         seed = minibatch_seed(trainer.experiment.seed, uid, round)
         if trainer.draws_random_numbers:
             torch.manual_seed(seed)
@@ -99,7 +106,7 @@ class _Worker:
         if not math.isfinite(loss):
             raise diverged(uid, round, loss)
         if trainer.keeps_state:
-            trainer.states[uid] = [optimizer.state[p] for p in self._parameters if p in optimizer.state]
+            trainer.states[uid] = kept_state(optimizer, self._parameters)
 
     def steps(self, row: Tensor, samples: Samples, batches: Iterable[Tensor]) -> float:
         """A local step for each of ``batches`` on the model in ``row``; returns the last loss."""
@@ -135,7 +142,6 @@ class ThreadedTrainer:
         self.make_optimizer = optimizer_factory(experiment)
         self.keeps_state = not experiment.run.reset_optimizer
         self.states: dict[int, OptimizerState] = {}
-        loss_function(experiment)  # an unknown loss is refused here, not by a worker later
         self._pool = pool
         self._local = threading.local()
         self.draws_random_numbers = _draws_random_numbers(experiment, data)
@@ -199,7 +205,7 @@ def round_batches(experiment: Experiment, data: NodeData, seed: int, samples: in
 def _draws_random_numbers(experiment: Experiment, data: NodeData) -> bool:
     """Finds out by one forward pass in training mode whether the model draws from torch's generator.
 
-    The same pass shows whether the model fits the data: one number for each class.
+    The same pass shows whether model and loss fit the data: one number for each class, labels as targets.
     """
     model = build_model(experiment).train()
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -211,4 +217,11 @@ def _draws_random_numbers(experiment: Experiment, data: NodeData) -> bool:
             f"{experiment.origin}, [DATASET] model_class: {experiment.dataset.model_class} gives"
             f" {tuple(output.shape[1:])} numbers for an image; {data.source.title} has {data.source.classes} classes"
         )
+    try:
+        loss_function(experiment)(output, data.train[0].y[:2]).item()
+    except (RuntimeError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{experiment.origin}, [TRAIN_PARAMS] loss_class: {experiment.train.loss_class} does not take class labels:"
+            f" {str(error).splitlines()[0]}"
+        ) from None
     return drawn

@@ -77,7 +77,13 @@ SCALES: dict[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     },
     "laptop": {
         name: {
-            "RUN": {"nodes": "32", "rounds": "24", "eval_samples": "1000", "precision": "bf16"},
+            "RUN": {
+                "nodes": "32",
+                "rounds": "24",
+                "eval_samples": "1000",
+                "precision": "bf16",
+                "checkpoint_every": "8",
+            },
             "NODE": {"budget_horizon": str(facts.rounds)},
         }
         for name, facts in DATASETS.items()

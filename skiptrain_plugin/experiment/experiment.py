@@ -173,11 +173,6 @@ class Experiment:
         settings = PolicySettings(everyone, budgets, self.schedule, self.rounds, self.seed, self.node.options)
         return policy_class(self.node.algorithm)(settings)
 
-    def with_algorithm(self, algorithm: str) -> Experiment:
-        """The same experiment with another algorithm."""
-        policy_class(algorithm, "--algorithm")
-        return replace(self, node=self.node.model_copy(update={"algorithm": algorithm}))
-
 
 def load(
     *,
@@ -187,10 +182,13 @@ def load(
     degree: int | None = None,
     seed: int | None = None,
     settings: Sequence[str] = (),
+    algorithm: str | None = None,
+    beside: Sequence[str] = (),
 ) -> Experiment:
     """The experiment of an INI file, or of a dataset's template, with options laid over it.
 
-    Later wins: file, scale, degree and seed, ``--set``. A template without a scale is run at laptop scale.
+    Later wins: file, scale, degree and seed, ``--set``, ``algorithm``. A template without a scale is run at laptop
+    scale. Keys of NODE that only other algorithms of ``beside`` declare are left out.
     """
     if config is None:
         facts = dataset_facts(dataset or "cifar")
@@ -210,6 +208,11 @@ def load(
     if seed is not None:
         options["RUN"]["seed"] = options["DATASET"]["random_seed"] = str(seed)
     values = apply_settings(_overlay(values, options), settings)
+    if algorithm is not None:
+        mine = policy_class(algorithm, "--algorithm").option_names
+        others = {key for name in beside for key in policy_class(name, "--algorithm").option_names}
+        node = {key: value for key, value in values.get("NODE", {}).items() if key not in others - mine}
+        values["NODE"] = node | {"algorithm": algorithm}
     return from_values(values, str(path), [path.parent, Path.cwd()])
 
 

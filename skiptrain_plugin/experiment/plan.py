@@ -92,7 +92,7 @@ def _optimizer_states(experiment: Experiment) -> int:
     if experiment.run.reset_optimizer:
         return 0
     if experiment.optimizer.optimizer_class == "SGD":
-        return 1 if float(experiment.optimizer.options.get("momentum") or 0) else 0
+        return 1 if experiment.optimizer.options.get("momentum") else 0
     return 2
 
 

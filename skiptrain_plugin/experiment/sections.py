@@ -6,6 +6,8 @@ keys of the paper's authors; RUN holds what the framework takes as flags. An emp
 
 from __future__ import annotations
 
+import ast
+from contextlib import suppress
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -37,7 +39,7 @@ class OpenSection(Section):
 
 
 def guess(value: Any) -> Any:
-    """``value`` as int, float, bool or None where its text is one; otherwise unchanged."""
+    """``value`` as int, float, bool, None, tuple or list where its text is one; otherwise unchanged."""
     if not isinstance(value, str):
         return value
     named = {"true": True, "false": False, "none": None}
@@ -48,6 +50,9 @@ def guess(value: Any) -> Any:
             return convert(value)
         except ValueError:
             continue
+    if value[:1] in ("(", "["):
+        with suppress(ValueError, SyntaxError):
+            return ast.literal_eval(value)
     return value
 
 

@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -61,6 +62,12 @@ def decode_mask(text: str, nodes: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), count=nodes).astype(bool)
 
 
+def inputs_digest(experiment: Experiment) -> str:
+    """sha256 of the topology and the energy trace, which may come from files that change."""
+    content = experiment.topology.edges.tobytes() + repr(experiment.trace).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
 def difference(one: Experiment, two: Experiment) -> str | None:
     """The first key in which two experiments differ in what they compute, as a sentence part."""
     for (name, left), right in zip(one.sections.items(), two.sections.values(), strict=True):
@@ -102,6 +109,7 @@ class RunDirectory:
             "rounds": experiment.rounds,
             "completed_rounds": 0,
             "seed": experiment.seed,
+            "inputs_sha256": inputs_digest(experiment),
             "command": sys.argv,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
             "versions": {"skiptrain_plugin": __version__, "python": platform.python_version()},
@@ -201,9 +209,8 @@ def find_runs(folders: Iterable[Path]) -> list[Run]:
     return found
 
 
-def write_node_results(run: Run) -> None:
+def write_node_results(run: Run, experiment: Experiment) -> None:
     """``nodes/UID_results.json`` with the keys that DecentralizePy's plotting scripts read."""
-    experiment = run.experiment
     policy, devices = experiment.policy(), experiment.devices()
     folder = run.folder / "nodes"
     folder.mkdir(exist_ok=True)
