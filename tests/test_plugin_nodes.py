@@ -206,7 +206,7 @@ def test_resuming_gives_what_an_uninterrupted_run_gives(tmp_path):
 def test_checkpoints_without_a_common_round_and_damaged_ones(tmp_path):
     def save(uid, round):
         node_files.save_node_checkpoint(
-            tmp_path, uid, round, np.ones(3, np.float32), np.array([4]), np.zeros(3, np.int64), []
+            tmp_path, uid, round, np.ones(3, np.float32), np.array([4]), np.zeros(3, np.int64), {}
         )
 
     assert node_files.resume_rounds(tmp_path, range(2)) == {}
