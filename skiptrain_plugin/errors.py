@@ -5,6 +5,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+INTERRUPTED_EXIT = 130
+"""What a command ends with after Ctrl-C or SIGTERM."""
+
 
 class SkipTrainError(Exception):
     """Base of every error this project raises on purpose; ``exit_code`` is what the command ends with."""

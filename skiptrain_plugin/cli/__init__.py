@@ -22,9 +22,7 @@ from skiptrain_plugin.cli.report import report
 from skiptrain_plugin.cli.run import run
 from skiptrain_plugin.cli.sweep import sweep
 from skiptrain_plugin.cli.topology import topology
-from skiptrain_plugin.errors import SkipTrainError
-
-INTERRUPTED = 130
+from skiptrain_plugin.errors import INTERRUPTED_EXIT, SkipTrainError
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"]})
@@ -57,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = error.exit_code
     except (click.Abort, KeyboardInterrupt):
         _say("interrupted")
-        code = INTERRUPTED
+        code = INTERRUPTED_EXIT
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from skiptrain_plugin.cli.show import console, human_seconds, show_table
-from skiptrain_plugin.errors import InputError
+from skiptrain_plugin.errors import INTERRUPTED_EXIT, InputError
 from skiptrain_plugin.experiment.figures import WITHOUT_TRAINING, FigurePlan, read_template
 from skiptrain_plugin.results.style import algorithm_name
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from skiptrain_plugin.results.record import Run
     from skiptrain_plugin.results.tables import Table
 
-INTERRUPTED_EXIT = 130
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 _OPTIONS = (

@@ -9,9 +9,8 @@ from typing import Any
 
 import click
 
-from skiptrain_plugin.errors import InputError, RunError
+from skiptrain_plugin.errors import INTERRUPTED_EXIT, InputError, RunError
 
-INTERRUPTED_EXIT = 130
 _PATH = click.Path(path_type=Path)
 
 

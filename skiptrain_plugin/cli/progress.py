@@ -13,21 +13,27 @@ from skiptrain_plugin.cli.show import human_seconds
 from skiptrain_plugin.engine.simulation import Round, Simulation
 
 
+def stderr_progress(position: str, speed_estimate_period: float = 30.0) -> Progress:
+    """A bar on standard error, silent where that is no terminal; ``position`` says how far a task is."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn(position),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+        console=Console(stderr=True),
+        disable=not sys.stderr.isatty(),
+        speed_estimate_period=speed_estimate_period,
+    )
+
+
 class RunDisplay:
     """Shows rounds, time left, energy so far and the last accuracy of one or more runs."""
 
     def __init__(self) -> None:
         self._terminal = sys.stderr.isatty()
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-            disable=not self._terminal,
-        )
+        self._progress = stderr_progress("round {task.completed:.0f}/{task.total:.0f}")
 
     def __enter__(self) -> RunDisplay:
         self._progress.start()

@@ -13,11 +13,10 @@ import click
 
 from skiptrain_plugin.cli.options import experiment_options, experiments
 from skiptrain_plugin.cli.show import console, human_seconds, show_table
-from skiptrain_plugin.errors import InputError, unknown
+from skiptrain_plugin.errors import INTERRUPTED_EXIT, InputError, unknown
 from skiptrain_plugin.experiment.experiment import Experiment, load
 from skiptrain_plugin.results.record import FINISHED, Run, write_atomically
 
-INTERRUPTED_EXIT = 130
 ENGINES = ("embedded", "decentralizepy")
 
 

@@ -7,10 +7,9 @@ import time
 from collections.abc import Sequence
 from types import TracebackType
 
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from skiptrain_plugin.cli.progress import stderr_progress
 from skiptrain_plugin.cli.show import human_seconds
 from skiptrain_plugin.engine.simulation import Callback, Round, Simulation
 from skiptrain_plugin.engine.sweep import Placed, work
@@ -29,17 +28,7 @@ class SweepDisplay:
         self._missing = sum(not one.finished for one in placed)
         self._start = self._run_start = time.monotonic()
         self._name = ""
-        self._progress = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TextColumn("{task.percentage:>3.0f} %"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-            disable=not self._terminal,
-            speed_estimate_period=300,
-        )
+        self._progress = stderr_progress("{task.percentage:>3.0f} %", speed_estimate_period=300)
         self._task = self._progress.add_task("", total=max(self._total, 1.0), note="")
 
     def __enter__(self) -> SweepDisplay:

@@ -2,7 +2,8 @@
 
 from skiptrain_plugin.data.base import ImageData
 from skiptrain_plugin.data.catalogue import NAMES, Check, Listing, check, get, listing, load
-from skiptrain_plugin.data.partitions import PARTITIONS, deal, validation
+from skiptrain_plugin.data.partitions import deal, validation
+from skiptrain_plugin.experiment.catalogue import PARTITIONS
 
 __all__ = [
     "NAMES",

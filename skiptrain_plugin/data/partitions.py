@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from skiptrain_plugin.data.base import ImageData, Indices, Labels
 from skiptrain_plugin.errors import InputError, unknown
+from skiptrain_plugin.experiment.catalogue import PARTITIONS
 
-PARTITIONS = ("kshard", "iid", "simple", "dirichlet", "writer")
 DIRICHLET_DRAWS = 10_000_000  # proportions drawn for one class before giving up
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from skiptrain_plugin.atomic import replacing
 from skiptrain_plugin.engine.checkpoint import State, checkpoints, load_checkpoint, save_checkpoint
 from skiptrain_plugin.errors import RunError
 from skiptrain_plugin.results.lines import cut_lines, read_lines
@@ -80,26 +80,15 @@ def write_results(folder: Path, rank: int, wh_per_round: float) -> None:
 
 def save_atomically(tensors: dict[str, Tensor], path: Path) -> None:
     """A safetensors file, whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path, durable=False) as temporary:
         save_file(tensors, temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
 
 
 def save_snapshot(path: Path, vector: NDArray[np.float32]) -> None:
     """A vector of parameters, whole or not at all."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("wb") as file:
-            np.save(file, vector, allow_pickle=False)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path, durable=False) as temporary, temporary.open("wb") as file:
+        np.save(file, vector, allow_pickle=False)
 
 
 def load_model(path: Path) -> dict[str, Tensor]:

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from skiptrain_plugin.atomic import replacing
 from skiptrain_plugin.errors import RunError
 
 _KEPT = 2
@@ -68,15 +69,8 @@ def save_checkpoint(folder: Path, state: State) -> Path:
         "crc": {name: _crc(tensor) for name, tensor in tensors.items()},
     }
     path = folder / f"round-{state.completed_rounds:08d}.safetensors"
-    temporary = folder / f".{path.name}.{os.getpid()}"
-    try:
+    with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={"skiptrain": json.dumps(facts)})
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
     _sync_folder(folder)
     for old in checkpoints(folder)[_KEPT:]:
         old.unlink()

@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import save_file
 
+from skiptrain_plugin.atomic import replacing
 from skiptrain_plugin.engine.callbacks import Checkpointer, Recorder, StopOnSignal
 from skiptrain_plugin.engine.checkpoint import load_newest
 from skiptrain_plugin.engine.node_data import NodeData, load_node_data
@@ -152,10 +153,5 @@ def _end(simulation: Simulation, directory: RunDirectory, status: str, reason: s
 def _save_models(simulation: Simulation, path: Path) -> None:
     """Every parameter and buffer by name, stacked over the nodes."""
     models = simulation.models.cpu()
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         save_file({slot.name: slot.view(models).contiguous() for slot in simulation.layout.slots}, temporary)
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise

@@ -70,6 +70,8 @@ def dataset_of_class(dataset_class: str, where: str) -> DatasetFacts:
 
 
 PAPER_NODES = 256
+PARTITIONS = ("kshard", "iid", "simple", "dirichlet", "writer")
+"""How training data can be dealt to the nodes."""
 
 SCALES: dict[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = {
     "paper": {

@@ -21,6 +21,7 @@ from skiptrain_plugin.errors import InputError, unknown
 from skiptrain_plugin.experiment.catalogue import (
     OPTIONS,
     PAPER_NODES,
+    PARTITIONS,
     Architecture,
     DatasetFacts,
     dataset_facts,
@@ -42,8 +43,6 @@ from skiptrain_plugin.experiment.sections import (
     TrainSection,
 )
 from skiptrain_plugin.resources import is_packaged_trace, packaged_trace, template
-
-PARTITIONS = ("kshard", "iid", "simple", "dirichlet", "writer")
 
 
 @dataclass(frozen=True)

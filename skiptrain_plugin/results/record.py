@@ -28,6 +28,7 @@ from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
 from skiptrain_plugin import __version__
+from skiptrain_plugin.atomic import replacing
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment, load
 from skiptrain_plugin.results.lines import LineWriter, read_lines
@@ -40,16 +41,8 @@ NOT_COMPARED = {("RUN", "workers"), ("RUN", "checkpoint_every"), ("RUN", "device
 
 def write_atomically(path: Path, text: str) -> None:
     """Writes ``path`` whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        temporary.unlink(missing_ok=True)
-        raise
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
 
 
 def encode_mask(mask: NDArray[np.bool_]) -> str:
