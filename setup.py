@@ -29,6 +29,7 @@ setup(
     },
     package_data={
         "skiptrain_plugin": ["py.typed"],
+        "skiptrain_plugin.kernels": ["*.c", "*.h"],
         "skiptrain_plugin.config_templates": ["*.ini"],
         "skiptrain_plugin.energy_traces": ["*.csv"],
     },

@@ -44,9 +44,10 @@ from skiptrain_plugin.deployment.rounds import START_DEADLINE  # noqa: E402
 from skiptrain_plugin.deployment.supervisor import STOP, Failure, Outcome, Supervisor  # noqa: E402
 from skiptrain_plugin.engine.callbacks import StopOnSignal  # noqa: E402
 from skiptrain_plugin.engine.evaluation import evaluated_nodes  # noqa: E402
-from skiptrain_plugin.engine.training import autocast, loss_function  # noqa: E402
+from skiptrain_plugin.engine.training import arithmetic, loss_function  # noqa: E402
 from skiptrain_plugin.errors import InputError, RunError, SkipTrainError  # noqa: E402
 from skiptrain_plugin.experiment.experiment import Experiment  # noqa: E402
+from skiptrain_plugin.kernels.selection import describe  # noqa: E402
 from skiptrain_plugin.models import model_class, named_class  # noqa: E402
 from skiptrain_plugin.results.record import (  # noqa: E402
     FAILED,
@@ -281,7 +282,7 @@ class _Session:
         model, loss = model_class(experiment)(), loss_function(experiment)
         for number, (_, vector) in found.items():
             from_vector(model, vector)
-            with autocast(experiment.run.precision):
+            with arithmetic(experiment.run):
                 scores[number]["mean_model_test_acc"] = dataset.test(model, loss)[0]
         return scores
 
@@ -329,7 +330,8 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
             "test_samples": experiment.run.eval_samples or len(source.test_y),
         }
     data["evaluated_nodes"] = len(evaluated_nodes(experiment))
-    return {"engine": "decentralizepy", "torch": torch.__version__, "data": data}
+    kernels = describe(experiment.run.kernels)
+    return {"engine": "decentralizepy", "torch": torch.__version__, "kernels": kernels, "data": data}
 
 
 def _prune_checkpoints(folder: Path, living: list[int]) -> None:

@@ -42,6 +42,7 @@ def doctor() -> None:
         healthy &= version is not None
         rows.append((name, version or "missing", "" if version else f"pip install {name}"))
     rows.append(_torchvision_row())
+    rows.append(_kernel_row())
     framework = importlib.util.find_spec("decentralizepy") is not None
     rows.append(
         (
@@ -76,3 +77,10 @@ def _torchvision_row() -> tuple[str, str, str]:
     except (ImportError, RuntimeError) as error:
         return "torchvision import", "fails", str(error).splitlines()[0]
     return "torchvision import", "works", ""
+
+
+def _kernel_row() -> tuple[str, str, str]:
+    from skiptrain_plugin.kernels.selection import why_not
+
+    reason = why_not()
+    return "native kernel", "not used" if reason else "works", f"{reason}; torch is used, slower" if reason else ""

@@ -23,7 +23,7 @@ from skiptrain_plugin.deployment.link import Link
 from skiptrain_plugin.deployment.peers import BYE, MODEL, Message, Peers
 from skiptrain_plugin.deployment.settings import NodeSettings
 from skiptrain_plugin.engine.minibatches import minibatch_seed
-from skiptrain_plugin.engine.training import autocast, diverged
+from skiptrain_plugin.engine.training import arithmetic, diverged
 from skiptrain_plugin.results.lines import LineWriter
 
 START_DEADLINE = 120.0
@@ -101,7 +101,7 @@ class RoundLoop:
     def train(self) -> None:
         """A training round of the framework's trainer on the minibatches of (seed, uid, round)."""
         torch.manual_seed(minibatch_seed(self.settings.seed, self.uid, self.iteration))
-        with autocast(self.settings.run.precision):
+        with arithmetic(self.settings.run):
             self.trainer.train(self.dataset)
         if not np.isfinite(to_vector(self.model)).all():
             raise diverged(self.uid, self.iteration, math.nan)
@@ -153,14 +153,14 @@ class RoundLoop:
         number, values = self.iteration + 1, {}
         if self._due(self.train_evaluate_after):
             self.model.eval()
-            with autocast(self.settings.run.precision):
+            with arithmetic(self.settings.run):
                 values["train_loss"] = self.trainer.eval_loss(self.dataset)
         if self._due(self.test_after):
             if self.link is not None and self.link.snapshots:
                 place = node_files.snapshot_path(self.link.folder, number, self.uid)
                 node_files.save_snapshot(place, to_vector(self.model))
             if self.settings.evaluates:
-                with autocast(self.settings.run.precision):
+                with arithmetic(self.settings.run):
                     values |= self._scores()
         if not all(math.isfinite(value) for value in values.values()):
             raise diverged(self.uid, self.iteration, math.nan)

@@ -15,8 +15,9 @@ from torch import Tensor
 from skiptrain_plugin.algorithm.randomness import generator
 from skiptrain_plugin.engine.node_data import NodeData, Samples
 from skiptrain_plugin.engine.parameters import BoundModel, Layout
-from skiptrain_plugin.engine.training import autocast, loss_function
+from skiptrain_plugin.engine.training import arithmetic, loss_function
 from skiptrain_plugin.experiment.experiment import Experiment
+from skiptrain_plugin.kernels.selection import uses_native
 from skiptrain_plugin.models import build_model
 
 _BATCH = 250
@@ -62,8 +63,8 @@ class Evaluator:
         self._experiment, self._models, self._layout, self._pool = experiment, models, layout, pool
         self._data = data
         self._local = threading.local()
-        bf16 = experiment.run.precision == "bf16"
-        dtype = torch.bfloat16 if bf16 else models.dtype
+        native = models.device.type == "cpu" and uses_native(experiment.run.kernels)
+        dtype = torch.bfloat16 if experiment.run.precision == "bf16" and not native else models.dtype
         self._test = _Prepared(data.test, data, dtype, models.device)
         self._validation = None
         if data.validation is not None:
@@ -102,7 +103,7 @@ class Evaluator:
             self._local.loss = loss_function(self._experiment)
         self._local.bound.bind(row)
         correct, loss = 0, 0.0
-        with torch.inference_mode(), autocast(self._experiment.run.precision, row.device.type):
+        with torch.inference_mode(), arithmetic(self._experiment.run, row.device.type):
             for x, y in zip(torch.split(samples.x, _BATCH), torch.split(samples.y, _BATCH), strict=True):
                 output = self._local.bound.model(x).to(row.dtype)
                 loss += self._local.loss(output, y).item() * len(y)

@@ -20,6 +20,7 @@ from skiptrain_plugin.engine.simulation import Callback, Simulation, worker_coun
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.plan import check_memory
+from skiptrain_plugin.kernels.selection import describe
 from skiptrain_plugin.results.lines import cut_lines
 from skiptrain_plugin.results.record import (
     FAILED,
@@ -129,6 +130,7 @@ def _facts(simulation: Simulation) -> dict[str, object]:
     return {
         "engine": "embedded",
         "torch": torch.__version__,
+        "kernels": describe(simulation.experiment.run.kernels) if simulation.models.device.type == "cpu" else "torch",
         "data": {
             "title": source.title,
             "generated": source.generated,

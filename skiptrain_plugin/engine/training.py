@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Protocol
 
 import torch
@@ -19,6 +19,9 @@ from skiptrain_plugin.engine.node_data import NodeData, Samples
 from skiptrain_plugin.engine.parameters import BoundModel, Layout
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment
+from skiptrain_plugin.experiment.sections import RunSection
+from skiptrain_plugin.kernels.block import native_kernels
+from skiptrain_plugin.kernels.selection import uses_native
 from skiptrain_plugin.models import build_model, named_class
 
 OptimizerState = dict[int, dict[str, Any]]
@@ -38,6 +41,13 @@ class Trainer(Protocol):
 def autocast(precision: str, device: str = "cpu") -> AbstractContextManager[Any]:
     """bf16: matrix products and convolutions in bfloat16, parameters and gradients in float32."""
     return torch.autocast(device, dtype=torch.bfloat16) if precision == "bf16" else nullcontext()
+
+
+@contextmanager
+def arithmetic(run: RunSection, device: str = "cpu") -> Iterator[None]:
+    """Models inside compute with the kernels and the precision that [RUN] asks for."""
+    with native_kernels(device == "cpu" and uses_native(run.kernels)), autocast(run.precision, device):
+        yield
 
 
 def optimizer_factory(experiment: Experiment) -> Callable[[Sequence[nn.Parameter] | Sequence[Tensor]], Any]:
@@ -110,14 +120,14 @@ class _Worker:
 
     def steps(self, row: Tensor, samples: Samples, batches: Iterable[Tensor]) -> float:
         """A local step for each of ``batches`` on the model in ``row``; returns the last loss."""
-        precision, dtype = self._trainer.experiment.run.precision, row.dtype
+        run, dtype = self._trainer.experiment.run, row.dtype
         model = self._bound.model
         self._bound.bind(row)
         model.train()
         loss = torch.zeros(())
         for indices in batches:
             self._optimizer.zero_grad()
-            with autocast(precision):
+            with arithmetic(run):
                 output = model(self._trainer.inputs(samples.x[indices]))
                 loss = self._loss(output.to(dtype), samples.y[indices])
             loss.backward()

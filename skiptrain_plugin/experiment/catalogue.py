@@ -83,7 +83,6 @@ SCALES: dict[str, Mapping[str, Mapping[str, Mapping[str, str]]]] = {
                 "nodes": "32",
                 "rounds": "24",
                 "eval_samples": "1000",
-                "precision": "bf16",
                 "checkpoint_every": "8",
             },
             "NODE": {"budget_horizon": str(facts.rounds)},

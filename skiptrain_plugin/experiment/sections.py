@@ -165,6 +165,8 @@ class RunSection(Section):
     checkpoint_every: int = Field(50, ge=0)
     """Rounds between checkpoints; 0: none but on interruption."""
     precision: Literal["fp32", "bf16"] = "fp32"
+    kernels: Literal["auto", "native", "torch"] = "auto"
+    """What computes the paper's models on a CPU: the native kernel, torch, or the native one where it can be built."""
     device: Literal["cpu", "cuda"] = "cpu"
     workers: int = Field(0, ge=0)
     """Worker threads; 0: one a core."""

@@ -35,7 +35,7 @@ from skiptrain_plugin.results.lines import LineWriter, read_lines
 
 RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
 
-NOT_COMPARED = {("RUN", "workers"), ("RUN", "checkpoint_every"), ("RUN", "device")}
+NOT_COMPARED = {("RUN", "workers"), ("RUN", "checkpoint_every"), ("RUN", "kernels"), ("RUN", "device")}
 """Keys that do not change what a run computes; a run may be resumed with other values of them."""
 
 

@@ -1,0 +1,1 @@
+"""An optional native kernel for the blocks of the paper's models; torch computes the same without it."""
