@@ -27,9 +27,11 @@ from skiptrain_plugin.engine.mixing import Mixer
 from skiptrain_plugin.engine.parameters import Layout
 from skiptrain_plugin.engine.simulation import Simulation, worker_count
 from skiptrain_plugin.errors import RunError
+from skiptrain_plugin.kernels.selection import describe
 from skiptrain_plugin.models import LeNet
 
 Report = Callable[[str], None]
+PRECISIONS = ("fp32", "bf16")
 
 
 def interleaved(subjects: Mapping[str, Callable[[], float]], repeats: int) -> dict[str, float]:
@@ -49,33 +51,27 @@ def measure(quick: bool, say: Report) -> dict[str, Any]:
     keep_freed_memory()
     cores = worker_count(bench_experiment(8, "fp32"))
     repeats, steps = (3, 10) if quick else (9, 20)
-    plain, fp32, bf16 = Plain(cores), Engine("fp32"), Engine("bf16")
-    floor32, floor16 = Floor(torch.float32, cores), Floor(torch.bfloat16, cores)
+    plain, engines = Plain(cores), {name: Engine(name) for name in PRECISIONS}
+    in_torch = {name: Engine(name, "torch") for name in PRECISIONS}
+    floors = {"fp32": Floor(torch.float32, cores), "bf16": Floor(torch.bfloat16, cores)}
     try:
         say("local step of LeNet, batch 32")
-        step = interleaved(
-            {
-                "plain_ms": lambda: plain.seconds("step", steps) * 1e3,
-                "fp32_ms": lambda: fp32.step_seconds(steps) * 1e3,
-                "bf16_ms": lambda: bf16.step_seconds(steps) * 1e3,
-                "floor_fp32_ms": lambda: floor32.step_seconds(steps) * 1e3,
-                "floor_bf16_ms": lambda: floor16.step_seconds(steps) * 1e3,
-            },
-            repeats,
-        )
+        steps_of: dict[str, Callable[[], float]] = {"plain_ms": lambda: plain.seconds("step", steps) * 1e3}
+        for name in PRECISIONS:
+            steps_of[f"{name}_ms"] = partial(_step_ms, engines[name], steps)
+            steps_of[f"floor_{name}_ms"] = partial(_step_ms, floors[name], steps)
+            steps_of[f"torch_{name}_ms"] = partial(_step_ms, in_torch[name], steps)
+        step = interleaved(steps_of, repeats)
         say("evaluation of a node on 10 000 images")
-        evaluation = interleaved(
-            {
-                "plain_s": lambda: plain.seconds("evaluate"),
-                "fp32_s": fp32.evaluation_seconds,
-                "bf16_s": bf16.evaluation_seconds,
-            },
-            1 if quick else 3,
-        )
+        evaluations: dict[str, Callable[[], float]] = {"plain_s": lambda: plain.seconds("evaluate")}
+        for name in PRECISIONS:
+            evaluations[f"{name}_s"] = engines[name].evaluation_seconds
+            evaluations[f"torch_{name}_s"] = in_torch[name].evaluation_seconds
+        evaluation = interleaved(evaluations, 1 if quick else 3)
     finally:
         plain.close()
-        fp32.close()
-        bf16.close()
+        for engine in (*engines.values(), *in_torch.values()):
+            engine.close()
     say("averaging at 256 nodes")
     mixing = measure_mixing(cores, repeats)
     say("start-up and memory")
@@ -84,8 +80,9 @@ def measure(quick: bool, say: Report) -> dict[str, Any]:
     say("cost of a round by the number of nodes")
     sizes = (64, 256, 1024) if quick else (64, 256, 1024, 4096)
     return {
-        "local_step": step,
-        "evaluation": evaluation,
+        "local_step": {key: value for key, value in step.items() if not key.startswith("torch_")},
+        "evaluation": {key: value for key, value in evaluation.items() if not key.startswith("torch_")},
+        "torch_kernels": {key[6:]: value for key, value in (step | evaluation).items() if key.startswith("torch_")},
         "mixing": mixing,
         "startup_s": startup,
         "peak_memory_mb": memory,
@@ -93,6 +90,10 @@ def measure(quick: bool, say: Report) -> dict[str, Any]:
         "machine": machine(cores),
         "quick": quick,
     }
+
+
+def _step_ms(subject: Engine | Floor, steps: int) -> float:
+    return subject.step_seconds(steps) * 1e3
 
 
 def measure_mixing(cores: int, repeats: int) -> dict[str, float]:
@@ -155,7 +156,7 @@ def peak_memory(name: str) -> float:
 
 def measure_rounds(sizes: tuple[int, ...]) -> dict[str, float]:
     """Milliseconds a node of a round (one local step, sharing, averaging) for several numbers of nodes."""
-    simulations = {n: Simulation(bench_experiment(n, "bf16", local_steps=1), bench_data(n, 64, 10)) for n in sizes}
+    simulations = {n: Simulation(bench_experiment(n, "fp32", local_steps=1), bench_data(n, 64, 10)) for n in sizes}
 
     def round_ms(nodes: int) -> float:
         simulation = simulations[nodes]
@@ -182,6 +183,7 @@ def machine(cores: int) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "cpu_capability": torch.backends.cpu.get_cpu_capability(),
+        "kernels": describe("auto"),
         "amx": "amx_bf16" in _flags(),
         "avx512_bf16": "avx512_bf16" in _flags(),
     }

@@ -163,15 +163,16 @@ def bench_data(nodes: int, samples: int, tests: int) -> NodeData:
     return NodeData(source, [Samples(x, y)] * nodes, Samples(test_x, test_y), None)
 
 
-def bench_experiment(nodes: int, precision: str, local_steps: int = 20, degree: int = 6) -> Experiment:
+def bench_experiment(nodes: int, precision: str, local_steps: int = 20, kernels: str = "auto") -> Experiment:
     """The paper's CIFAR set-up with another number of nodes, on random images, training in every round."""
     return load(
         dataset="synthetic",
         scale="paper",
-        degree=degree,
+        degree=6,
         settings=[
             f"RUN.nodes={nodes}",
             f"RUN.precision={precision}",
+            f"RUN.kernels={kernels}",
             f"TRAIN_PARAMS.rounds={local_steps}",
             "NODE.algorithm=dpsgd",
         ],
@@ -179,10 +180,11 @@ def bench_experiment(nodes: int, precision: str, local_steps: int = 20, degree: 
 
 
 class Engine:
-    """The embedded engine at one precision, on random images."""
+    """The embedded engine with one precision and kernel, on random images."""
 
-    def __init__(self, precision: str) -> None:
-        self._simulation = Simulation(bench_experiment(8, precision), bench_data(8, NODE_SAMPLES, EVALUATED))
+    def __init__(self, precision: str, kernels: str = "auto") -> None:
+        experiment = bench_experiment(8, precision, kernels=kernels)
+        self._simulation = Simulation(experiment, bench_data(8, NODE_SAMPLES, EVALUATED))
         self._trainer = self._simulation.trainer
         assert isinstance(self._trainer, ThreadedTrainer)
 

@@ -26,20 +26,23 @@ def bench(as_json: bool, quick: bool) -> None:
 
 
 def _show(result: dict[str, Any]) -> None:
-    step, evaluation = result["local_step"], result["evaluation"]
-    plain, floors = step["plain_ms"], {"fp32": step["floor_fp32_ms"], "bf16": step["floor_bf16_ms"]}
+    step, evaluation, torch_kernels = result["local_step"], result["evaluation"], result["torch_kernels"]
+    plain, native = step["plain_ms"], result["machine"]["kernels"] == "native"
     rows = [("local step, plain way", f"{plain:.2f} ms", "1.0", "default layout, DataLoader, one process a core")]
     for name in ("fp32", "bf16"):
-        ms = step[f"{name}_ms"]
-        limit = f"{100 * floors[name] / ms:.0f} % of the floor's speed ({floors[name]:.2f} ms: the convolutions alone)"
-        rows.append((f"local step, engine {name}", f"{ms:.2f} ms", f"{plain / ms:.2f}", limit))
-    rows.append(
-        ("evaluation, plain loop", f"{evaluation['plain_s']:.2f} s", "1.0", "one image after the other in Python")
-    )
+        floor = step[f"floor_{name}_ms"]
+        for title, ms in (("engine", step[f"{name}_ms"]), ("engine, torch kernels", torch_kernels[f"{name}_ms"])):
+            limit = f"{100 * floor / ms:.0f} % of the floor's speed (torch's convolutions alone: {floor:.2f} ms)"
+            rows.append((f"local step, {title} {name}", f"{ms:.2f} ms", f"{plain / ms:.2f}", limit))
+    plain = evaluation["plain_s"]
+    rows.append(("evaluation, plain loop", f"{plain:.2f} s", "1.0", "one image after the other in Python"))
     for name in ("fp32", "bf16"):
         s = evaluation[f"{name}_s"]
+        limit = "the native blocks" if native else "torch's convolutions"
+        rows.append((f"evaluation, engine {name}", f"{s:.3f} s", f"{plain / s:.1f}", limit))
+        s = torch_kernels[f"{name}_s"]
         rows.append(
-            (f"evaluation, engine {name}", f"{s:.3f} s", f"{evaluation['plain_s'] / s:.1f}", "the convolutions")
+            (f"evaluation, engine, torch kernels {name}", f"{s:.3f} s", f"{plain / s:.1f}", "torch's convolutions")
         )
     mixing = result["mixing"]
     rows.append(
@@ -58,5 +61,6 @@ def _show(result: dict[str, Any]) -> None:
     for nodes, ms in per_node.items():
         rows.append((f"round at {nodes} nodes", f"{ms:.2f} ms a node", f"{first / ms:.2f}", "one local step a node"))
     machine = result["machine"]
-    title = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, {machine['cpu_capability']}"
+    title = f"{machine['processor']}, {machine['cores']} cores, torch {machine['torch']}, {machine['cpu_capability']},"
+    title += f" kernels: {machine['kernels']}"
     show_table(title, ("what", "measured", "times as fast", "what limits it"), rows)

@@ -19,6 +19,8 @@ from skiptrain_plugin.kernels.library import Unavailable, load_library
 
 _ALLOWED: ContextVar[bool] = ContextVar("native_kernels", default=False)
 _LOCAL = threading.local()
+_FIRST = 4
+"""Images with up to so many channels are a first layer's, whose gradient the kernel does not compute."""
 
 
 @contextmanager
@@ -85,6 +87,8 @@ def _shape_of(x: Tensor, convolution: nn.Conv2d, norm: nn.GroupNorm | None) -> _
     if not plain:
         return None
     images, channels, height, width = x.shape
+    if channels <= _FIRST and x.requires_grad:
+        return None
     return _shape(images, height, width, channels, convolution.out_channels, 0 if norm is None else norm.num_groups)
 
 
@@ -185,8 +189,7 @@ class _Block(torch.autograd.Function):
         shape: _Shape = ctx.shape
         x, weight, scale, chosen, y, stats = ctx.saved_tensors
         gradient = gradient.contiguous()
-        wanted = ctx.needs_input_grad[1] and shape.channels > 4
-        dx = torch.empty_like(x) if wanted else None
+        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
         dweight, dbias = torch.empty_like(weight), torch.empty(shape.out)
         dscale, dshift = (None, None) if scale is None else (torch.empty(shape.out), torch.empty(shape.out))
         library = load_library()
