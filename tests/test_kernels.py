@@ -179,6 +179,7 @@ def test_without_a_compiler_torch_computes_and_the_record_says_why(tmp_path):
     assert done.returncode == 0, done.stderr
     said = (tmp_path / "run" / "skiptrain" / "run.json").read_text()
     assert "torch (CC names 'no-such-compiler', which is not found)" in said
+    assert "kernels: torch (CC names" in done.stderr
     refused(small_run(tmp_path / "two", "--set", "RUN.kernels=native", CC="no-such-compiler"), "auto, torch", "CC")
     refused(small_run(tmp_path / "three", "--set", "RUN.kernels=fast"), "kernels", "auto", "native", "torch")
 

@@ -130,7 +130,7 @@ def _facts(simulation: Simulation) -> dict[str, object]:
     return {
         "engine": "embedded",
         "torch": torch.__version__,
-        "kernels": describe(simulation.experiment.run.kernels) if simulation.models.device.type == "cpu" else "torch",
+        "kernels": _kernels(simulation),
         "data": {
             "title": source.title,
             "generated": source.generated,
@@ -141,6 +141,17 @@ def _facts(simulation: Simulation) -> dict[str, object]:
         },
         "parameters": simulation.experiment.architecture.parameters,
     }
+
+
+def _kernels(simulation: Simulation) -> str:
+    """What computes the models' blocks; says so when it is not the fastest there could be."""
+    experiment = simulation.experiment
+    if simulation.models.device.type != "cpu" or experiment.dataset.model_package is not None:
+        return "torch"
+    kernels = describe(experiment.run.kernels)
+    if experiment.run.kernels == "auto" and kernels != "native":
+        _LOG.warning("kernels: %s; with the native kernel training takes half as long or less", kernels)
+    return kernels
 
 
 def _end(simulation: Simulation, directory: RunDirectory, status: str, reason: str = "") -> None:

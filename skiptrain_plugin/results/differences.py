@@ -18,6 +18,7 @@ _NOT_SHOWN = {
     ("RUN", "test_after"),
     ("RUN", "seed"),
     ("RUN", "workers"),
+    ("RUN", "kernels"),
     ("RUN", "checkpoint_every"),
     ("RUN", "validate"),
     ("RUN", "train_evaluate_after"),
