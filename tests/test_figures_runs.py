@@ -68,12 +68,10 @@ def test_figure5_files_and_values(figure5):
     )
     runs = {(r.experiment.run.degree, r.info["algorithm"]): r for r in find_runs([figure5])}
     assert set(runs) == {(2, "skiptrain"), (2, "dpsgd"), (4, "skiptrain"), (4, "dpsgd")}
-    blocks = (figure5 / "figure5-synthetic.csv").read_text(encoding="utf-8").split("\n\n")
-    assert len(blocks) == 4
-    for block, degree, axis in zip(blocks, (2, 4, 2, 4), ("round", "round", "training_wh", "training_wh"), strict=True):
-        title, _, rest = block.partition("\n")
-        assert title == f"{degree}-regular"
-        rows = list(csv.DictReader(io.StringIO(rest)))
+    panels = enumerate(((2, "round"), (4, "round"), (2, "training_wh"), (4, "training_wh")), start=1)
+    for number, (degree, axis) in panels:
+        text = (figure5 / f"figure5-synthetic-{number}.csv").read_text(encoding="utf-8")
+        rows = list(csv.DictReader(io.StringIO(text)))
         for algorithm in ("skiptrain", "dpsgd"):
             column = f"{algorithm_name(algorithm)}: Test accuracy [%]"
             key = "Rounds" if axis == "round" else "Training energy of all nodes [Wh]"
@@ -112,8 +110,10 @@ def test_other_configuration_in_the_place_is_refused_before_anything_runs(figure
     changed = ["--set", "OPTIMIZER_PARAMS.lr=0.2"]
     with pytest.raises(InputError, match=r"holds another experiment: OPTIMIZER_PARAMS.lr = 0.1 there and 0.2 here"):
         run(figure, 5, *TINY, *changed, "--out", figure5)
-    with pytest.raises(InputError, match="nothing to go on with"):
-        run(figure, 5, *TINY, "--out", figure5 / "nowhere", "--resume")
+    (figure5 / "empty").mkdir()
+    for place in ("nowhere", "empty"):
+        with pytest.raises(InputError, match="nothing to go on with"):
+            run(figure, 5, *TINY, "--out", figure5 / place, "--resume")
 
 
 def test_report_over_the_same_runs(figure5, tmp_path, capsys):
@@ -153,7 +153,7 @@ def test_figures_3_and_4(tmp_path):
     run(figure, 4, *TINY, "--set", "FIGURE.degrees=2", "--out", tmp_path)
     drawn(tmp_path, "figure4-synthetic", "training rounds", "one standard deviation over nodes", "Rounds", TITLE)
     values = (tmp_path / "figure4-synthetic.csv").read_text(encoding="utf-8").splitlines()
-    assert [line.split(",")[0] for line in values[2:]] == ["2", "4", "6", "8"]
+    assert [line.split(",")[0] for line in values[1:]] == ["2", "4", "6", "8"]
 
 
 def test_figures_and_tables_without_training(tmp_path, capsys):
@@ -231,6 +231,41 @@ def test_failed_run_is_named_and_the_others_go_on(tmp_path, capsys):
     assert Run(tmp_path / "OPTIMIZER_PARAMS.lr=0.1").finished
 
 
+def test_figure_whose_runs_all_fail_says_why(tmp_path, capsys):
+    wild = ["--set", "OPTIMIZER_PARAMS.lr=1e30", "--set", "DATASET.model_class=Convolution"]
+    with pytest.raises(SystemExit) as ended:
+        run(figure, 4, *TINY, *wild, "--set", "TRAIN_PARAMS.rounds=3", "--set", "FIGURE.degrees=2", "--out", tmp_path)
+    assert ended.value.code == 1
+    assert "diverged" in capsys.readouterr().out
+
+
+def test_damaged_run_of_a_figure_is_named_and_ends_with_1(tmp_path, capsys):
+    arguments = [*TINY, "--set", "FIGURE.degrees=2", "--out", tmp_path]
+    run(figure, 5, *arguments)
+    path = tmp_path / "synthetic" / "degree-2" / "dpsgd" / "rounds.jsonl"
+    path.write_bytes(path.read_bytes().replace(b'"test_acc_mean": ', b'"test_acc_mean": 9', 1))
+    with pytest.raises(SystemExit) as ended:
+        run(figure, 5, *arguments)
+    assert ended.value.code == 1
+    assert "checksum" in capsys.readouterr().out
+
+
+def test_finished_runs_with_another_trace_are_not_reused(tmp_path):
+    trace = tmp_path / "trace.csv"
+    trace.write_text("device,energy per training round [Wh],training rounds [rounds]\na,0.5,3\n", encoding="utf-8")
+    arguments = ["synthetic.ini", *MODEL, "--set", "RUN.nodes=4", "--set", "RUN.degree=2", "--set", "RUN.rounds=2"]
+    arguments += ["--set", f"NODE.energy_traces={trace}", "--vary", "RUN.seed=1,2", "--out", tmp_path / "out"]
+    run(sweep, *arguments)
+    trace.write_text("device,energy per training round [Wh],training rounds [rounds]\na,0.7,3\n", encoding="utf-8")
+    with pytest.raises(InputError, match="the energy trace has changed since the run began"):
+        run(sweep, *arguments)
+
+
+def test_a_mistyped_path_is_not_a_template(tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        run(sweep, tmp_path / "synthetic.ini", "--vary", "RUN.degree=2,4")
+
+
 def test_grid_and_its_errors():
     axes = [parse_vary("node.Algorithm = dpsgd, greedy"), parse_vary("RUN.degree=6,8,6")]
     assert axes == [("NODE.algorithm", ("dpsgd", "greedy")), ("RUN.degree", ("6", "8"))]
@@ -241,6 +276,8 @@ def test_grid_and_its_errors():
             parse_vary(text)
     with pytest.raises(InputError, match="did you mean 'degree'"):
         parse_vary("RUN.degre=1,2")
+    with pytest.raises(InputError, match="RUN.workers does not change what a run computes"):
+        parse_vary("RUN.workers=1,2")
     with pytest.raises(InputError, match="given twice"):
         grid([axes[0], axes[0]])
     with pytest.raises(InputError, match="at most 10000"):

@@ -79,7 +79,7 @@ def test_table_and_figure_share_their_runs():
 
 def test_settings_change_the_figure_and_the_runs():
     found = variants(
-        "figure", 5, "laptop", settings=["FIGURE.degrees=8, 10", "RUN.rounds=12", "figure.algorithms=dpsgd"]
+        "figure", 1, "laptop", settings=["FIGURE.degrees=8, 10", "RUN.rounds=12", "figure.algorithms=dpsgd"]
     )
     assert [v.name for v in found] == ["degree-8/dpsgd", "degree-10/dpsgd"]
     assert {v.experiment.rounds for v in found} == {12}
@@ -130,5 +130,15 @@ def test_what_a_plan_refuses():
         one.plan("mnist", "laptop")
     with pytest.raises(InputError, match="varies this; use --set FIGURE.degrees"):
         one.plan("cifar", "laptop", ["RUN.degree=4"])
+    with pytest.raises(InputError, match="--set FIGURE.degrees: expected FIGURE.key=value"):
+        one.plan("cifar", "laptop", ["FIGURE.degrees"])
+    with pytest.raises(InputError, match="figure 5 needs dpsgd"):
+        one.plan("cifar", "laptop", ["FIGURE.algorithms=skiptrain"])
+    with pytest.raises(InputError, match="figure 3 needs validation accuracies"):
+        read_template("figure", 3).plan("cifar", "laptop", ["RUN.validate=False"])
+    with pytest.raises(InputError, match="figure 4 needs evaluations inside a cycle"):
+        read_template("figure", 4).plan("cifar", "laptop", ["RUN.test_after=8"])
+    with pytest.raises(InputError, match=r"has no \[FIGURE\] section; figure5_skiptrain_vs_dpsgd.ini"):
+        read_template("figure", 5, template("cifar.ini"))
     with pytest.raises(InputError, match="there is no figure 8; allowed: 1, 2, 3, 4, 5, 6, 7"):
         read_template("figure", 8)

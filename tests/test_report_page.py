@@ -118,6 +118,26 @@ def test_datasets_are_kept_apart(tmp_path):
     assert len(names) == len(set(names))
 
 
+def test_set_ups_that_differ_in_seed_or_training_can_be_told_apart(tmp_path):
+    for seed in (1, 2):
+        for algorithm in ("skiptrain", "dpsgd"):
+            write_record(tmp_path / f"{algorithm}{seed}", algorithm, settings=[f"RUN.seed={seed}"])
+    report = build([tmp_path])
+    assert {part.family.subtitle for part in report.parts} == {
+        "CIFAR-10: 16 nodes, 24 rounds, RUN.seed 1",
+        "CIFAR-10: 16 nodes, 24 rounds, RUN.seed 2",
+    }
+    data = {row[report.tables["table3"].columns.index("Data")] for row in report.tables["table3"].rows}
+    assert data == {"CIFAR-10, RUN.seed 1", "CIFAR-10, RUN.seed 2"}
+
+
+def test_small_worlds_of_different_degree_are_different_topologies(tmp_path):
+    for degree in (4, 6):
+        write_record(tmp_path / str(degree), "dpsgd", degree=degree, settings=["RUN.graph_type=small_world"])
+    (family,) = build([tmp_path]).collection.families
+    assert family.topologies == ["small_world, degree 4", "small_world, degree 6"]
+
+
 def test_repeated_configuration_counts_once(tmp_path):
     write_record(tmp_path / "a", "skiptrain", stop=8)
     write_record(tmp_path / "b", "skiptrain")
@@ -153,7 +173,18 @@ def strange_config(folder):
     (folder / "config.ini").write_bytes(b"\x80\x00")
 
 
+def change_config(old, new):
+    def change(folder):
+        text = (folder / "config.ini").read_text(encoding="utf-8")
+        assert old in text
+        (folder / "config.ini").write_text(text.replace(old, new), encoding="utf-8")
+
+    return change
+
+
 DAMAGE = {
+    "degree": (change_config("degree = 6", "degree = 8"), "topology or the energy trace has changed"),
+    "dataset": (change_config("dataset_class = CIFAR10", "dataset_class = Synthetic"), "says dataset 'cifar'"),
     "line": (damage_line, "checksum does not match"),
     "json": (damage_json, "run.json is damaged"),
     "rounds": (lose_rounds, "records 21 of 24 rounds"),
@@ -240,7 +271,7 @@ def test_markup_in_a_record_stays_text_everywhere(tmp_path):
 
 
 def test_differences_from_the_paper_are_computed(tmp_path):
-    write_record(tmp_path / "a", "dpsgd")
+    write_record(tmp_path / "a", "dpsgd", settings=["RUN.precision=bf16"])
     rows = {row[0]: row[1:] for row in build([tmp_path]).parts[0].differences.rows}
     assert rows["nodes"] == ("16", "256")
     assert rows["rounds T"] == ("24", "1000")

@@ -3,8 +3,10 @@
 import pytest
 
 from skiptrain_plugin.algorithm.schedule import RoundKind
+from skiptrain_plugin.experiment.experiment import load
 from skiptrain_plugin.results import figures, paper_values
-from skiptrain_plugin.results.paper_tables import table3, table4
+from skiptrain_plugin.results.charts import LinePanel, Series
+from skiptrain_plugin.results.paper_tables import table1, table3, table4
 from skiptrain_plugin.results.readings import collect
 from skiptrain_plugin.results.tables import Table, latex
 from tests.problems import PAPER_MWH, PAPER_TAU, PAPER_UNCONSTRAINED_WH
@@ -57,6 +59,25 @@ def test_accuracy_is_read_after_the_last_whole_cycle(tmp_path):
     assert (ours["Read at round"], base["Read at round"]) == (12, 16)
     assert ours["Test accuracy [%]"] == accuracy("skiptrain", 12, 6, 8)
     assert ours["Energy [Wh]"] == pytest.approx(3 * DEVICES * 9)
+
+
+def test_accuracy_read_inside_a_cycle_is_said(tmp_path):
+    for algorithm in ("skiptrain", "dpsgd"):
+        write_record(tmp_path / algorithm, algorithm, nodes=12, rounds=6)
+    table = table3(collect([tmp_path]).families)
+    assert as_dicts(table)[0]["Read at round"] == 6
+    assert any("SkipTrain" in note and "inside a cycle" in note for note in table.notes)
+
+
+def test_table1_prints_a_learning_rate_as_it_is():
+    table = table1([load(dataset="cifar", settings=["OPTIMIZER_PARAMS.lr=0.0125"])])
+    assert "| 0.0125 | 0.1 |" in table.to_markdown()
+
+
+def test_values_at_the_same_energy_are_all_kept():
+    line = Series("Greedy", "greedy", (1.0, 2.5, 2.5, 2.5), (10.0, 20.0, 21.0, 22.0))
+    table = LinePanel("6-regular", "Energy [Wh]", "Accuracy [%]", (line,)).table()
+    assert table.rows == ((1.0, 10.0), (2.5, 20.0), (2.5, 21.0), (2.5, 22.0))
 
 
 def test_table4_reads_at_equal_energy_by_hand(tmp_path):

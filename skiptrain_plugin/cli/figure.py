@@ -74,6 +74,7 @@ def _make(
     settings: tuple[str, ...],
 ) -> None:
     from skiptrain_plugin.engine.sweep import Job
+    from skiptrain_plugin.results.readings import group
 
     template = read_template(kind, number, config)
     names = list(dict.fromkeys(name.strip() for name in dataset.split(",") if name.strip())) if dataset else []
@@ -82,8 +83,8 @@ def _make(
     changes = [*settings, *run_settings(workers, precision)]
     plans = [template.plan(name, scale, changes) for name in names]
     root = out or Path("runs") / f"{kind}{number}-{'-'.join(names)}-{scale}"
-    if resume and not root.is_dir():
-        raise InputError(f"--resume: {root} does not exist; there is nothing to go on with")
+    if resume and not any(root.glob("**/run.json")):
+        raise InputError(f"--resume: {root} holds no run; there is nothing to go on with")
     name = f"{kind}{number}-{'-'.join(names)}"
     if (kind, number) in WITHOUT_TRAINING:
         files = _without_training(kind, number, plans, root, name)
@@ -91,8 +92,14 @@ def _make(
         return
     jobs = [Job(f"{plan.dataset}/{one.name}", one.experiment) for plan in plans for one in plan.variants]
     runs, failures = run_jobs(jobs, root)
-    files = _from_runs(kind, number, runs, root, name)
-    say_files(files)
+    collection = group(runs)
+    _show_runs(collection)
+    failures += collection.problems
+    try:
+        say_files(_from_runs(kind, number, collection, root, name))
+    except InputError:
+        end_with(failures)
+        raise
     end_with(failures)
 
 
@@ -171,14 +178,11 @@ def _without_training(kind: str, number: int, plans: Sequence[FigurePlan], root:
     return files
 
 
-def _from_runs(kind: str, number: int, runs: Sequence[Run], root: Path, name: str) -> list[Path]:
+def _from_runs(kind: str, number: int, collection: Collection, root: Path, name: str) -> list[Path]:
     from skiptrain_plugin.results import figures
     from skiptrain_plugin.results.draw import write_chart
     from skiptrain_plugin.results.paper_tables import table3, table4
-    from skiptrain_plugin.results.readings import group
 
-    collection = group(runs)
-    _show_runs(collection)
     if kind == "table":
         made = (table3 if number == 3 else table4)(collection.families)
         if made is None:
@@ -196,8 +200,6 @@ def _from_runs(kind: str, number: int, runs: Sequence[Run], root: Path, name: st
 
 
 def _show_runs(collection: Collection) -> None:
-    for problem in collection.problems:
-        console().print(problem, markup=False)
     for family in collection.families:
         rows = []
         for record in family.records:

@@ -15,6 +15,7 @@ from skiptrain_plugin.cli.options import experiment_options, experiments
 from skiptrain_plugin.cli.show import console, human_seconds, show_table
 from skiptrain_plugin.errors import INTERRUPTED_EXIT, InputError, unknown
 from skiptrain_plugin.experiment.experiment import Experiment, load
+from skiptrain_plugin.results.readings import read_record
 from skiptrain_plugin.results.record import FINISHED, Run, write_atomically
 
 ENGINES = ("embedded", "decentralizepy")
@@ -143,7 +144,7 @@ def show_results(runs: list[Run]) -> None:
     baseline = next((r for r in runs if r.info["algorithm"] == "dpsgd" and r.rounds), None)
     rows = []
     for one in runs:
-        last = one.evaluations[-1] if one.evaluations else None
+        last = read_record(one).last
         energy = one.rounds[-1]["training_wh"] if one.rounds else 0.0
         saving = ""
         if baseline is not None and baseline is not one:
@@ -151,8 +152,8 @@ def show_results(runs: list[Run]) -> None:
         rows.append(
             (
                 one.info["algorithm"],
-                f"{last['test_acc_mean']:.2f} % ± {last['test_acc_std']:.2f}" if last else "–",
-                f"{last['mean_model_test_acc']:.2f} %" if last else "–",
+                f"{last.accuracy:.2f} % ± {last.deviation:.2f}" if last else "–",
+                f"{last.mean_model:.2f} %" if last and last.mean_model is not None else "–",
                 f"{energy:.2f} Wh",
                 saving or "–",
                 human_seconds(sum(one.info["wall_seconds"].values())),

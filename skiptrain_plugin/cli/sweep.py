@@ -14,6 +14,7 @@ from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.experiment import load
 from skiptrain_plugin.experiment.ini import apply_settings
 from skiptrain_plugin.resources import template
+from skiptrain_plugin.results.record import NOT_COMPARED
 
 MOST_RUNS = 10_000
 
@@ -50,7 +51,8 @@ def sweep(
     from skiptrain_plugin.results.readings import group
     from skiptrain_plugin.results.report import sweep_table
 
-    path = config if config.exists() or not template(config.name).is_file() else template(config.name)
+    shipped = config == Path(config.name) and not config.exists() and template(config.name).is_file()
+    path = template(config.name) if shipped else config
     axes = [parse_vary(text) for text in varied]
     fixed = [*settings, *run_settings(workers, precision)]
     jobs: list[Job] = []
@@ -77,7 +79,12 @@ def parse_vary(text: str) -> tuple[str, tuple[str, ...]]:
     if not equals or not dot or not key or not chosen:
         raise InputError(f"--vary {text}: expected SECTION.key=v1,v2, for example RUN.degree=6,8,10")
     apply_settings({}, [f"{section}.{key}={chosen[0]}"])
-    return f"{section.upper()}.{key.lower()}", chosen
+    section, key = section.upper(), key.lower()
+    if (section, key) in NOT_COMPARED:
+        raise InputError(
+            f"--vary {text}: {section}.{key} does not change what a run computes; use --set, or a run each"
+        )
+    return f"{section}.{key}", chosen
 
 
 def grid(axes: Sequence[tuple[str, tuple[str, ...]]]) -> list[tuple[tuple[str, str], ...]]:

@@ -13,6 +13,7 @@ from skiptrain_plugin.cli.progress import stderr_progress
 from skiptrain_plugin.cli.show import human_seconds
 from skiptrain_plugin.engine.simulation import Callback, Round, Simulation
 from skiptrain_plugin.engine.sweep import Placed, work
+from skiptrain_plugin.results.readings import read_record
 from skiptrain_plugin.results.record import Run
 
 
@@ -68,8 +69,8 @@ class SweepDisplay:
         took = human_seconds(time.monotonic() - self._run_start)
         said = "failed"
         if run is not None and run.finished:
-            last = run.evaluations[-1]
-            said = f"{last['test_acc_mean']:.2f} %, {run.rounds[-1]['training_wh']:.2f} Wh"
+            last = read_record(run).last
+            said = f"{last.accuracy:.2f} %, {run.rounds[-1]['training_wh']:.2f} Wh" if last else "no evaluation"
         elif run is not None:
             said = f"interrupted after round {run.info['completed_rounds']} of {run.info['rounds']}"
         self._say(f"run {self._number} of {self._count}, {self._name}: {said}, {took}{self._left()}")

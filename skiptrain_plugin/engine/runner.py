@@ -28,9 +28,9 @@ from skiptrain_plugin.results.record import (
     INTERRUPTED,
     Run,
     RunDirectory,
+    check_inputs,
     difference,
     disk_error,
-    inputs_digest,
     write_node_results,
 )
 
@@ -66,8 +66,7 @@ def run_experiment(
             unlike = difference(recorded.experiment, experiment)
             if unlike:
                 raise InputError(f"{folder} holds another experiment: {unlike}")
-            if recorded.info.get("inputs_sha256") != inputs_digest(experiment):
-                raise InputError(f"{folder}: the graph file or the energy trace has changed since the run began")
+            check_inputs(recorded, experiment)
             if recorded.finished:
                 return recorded
         check_memory(experiment, worker_count(experiment), available_memory())

@@ -45,6 +45,17 @@ KEYS = (
 )
 """The keys of a FIGURE section; a scale's key lists the settings that it puts in for this figure."""
 
+_NEEDED = {
+    ("figure", 1): ("dpsgd",),
+    ("figure", 3): ("skiptrain",),
+    ("figure", 4): ("skiptrain",),
+    ("figure", 5): ("skiptrain", "dpsgd"),
+    ("figure", 6): ("skiptrain_constrained", "dpsgd"),
+    ("table", 3): ("skiptrain", "dpsgd"),
+    ("table", 4): ("skiptrain_constrained", "dpsgd"),
+}
+"""Without runs of these a figure cannot be drawn."""
+
 _FROM_DATASET = ("DATASET", "OPTIMIZER_PARAMS", "TRAIN_PARAMS", "NODE")
 _VARIED = {
     "RUN.degree": "degrees",
@@ -118,9 +129,22 @@ class FigureTemplate:
         at_scale = [*_flat(scale_values(scale, dataset)), *(s for s in changes if not _is_figure(s))]
         values = apply_settings(self._base(dataset), at_scale)
         variants = tuple(changed._variants(values, own))
+        changed._check(variants)
         return FigurePlan(
             dataset, scale, variants, changed._number("nodes_shown", 4), changed._number("rounds_shown", 16)
         )
+
+    def _check(self, variants: Sequence[Variant]) -> None:
+        """Refuses before anything runs what could not be drawn afterwards."""
+        experiments = [variant.experiment for variant in variants]
+        there = {experiment.node.algorithm for experiment in experiments}
+        for algorithm in _NEEDED.get((self.kind, self.number), ()):
+            if algorithm not in there:
+                raise InputError(f"{self._place('algorithms')}: {self.kind} {self.number} needs {algorithm}")
+        if (self.kind, self.number) == ("figure", 3) and not all(e.run.validate_models for e in experiments):
+            raise InputError(f"{self.path}, [RUN] validate: figure 3 needs validation accuracies; allowed: True")
+        if (self.kind, self.number) == ("figure", 4) and not any(e.test_after < e.schedule.period for e in experiments):
+            raise InputError(f"{self._place('evaluate_every')}: figure 4 needs evaluations inside a cycle")
 
     def _base(self, dataset: str) -> Values:
         """The template's values, with the dataset's own sections where it is another than the template's."""
@@ -193,13 +217,19 @@ def read_template(kind: str, number: int, config: Path | None = None) -> FigureT
         raise InputError(f"there is no {kind} {number}; allowed: {', '.join(map(str, known))}")
     path = config or template(TEMPLATES[kind, number])
     values = read_ini(path)
+    if "FIGURE" not in values:
+        raise InputError(
+            f"{path} has no [FIGURE] section; {template(TEMPLATES[kind, number]).name} is one to start from"
+        )
     return FigureTemplate(kind, number, path, values, _figure_section(values.pop("FIGURE", {}), (), str(path)))
 
 
 def _figure_section(section: Mapping[str, str], changes: Sequence[str], where: str) -> dict[str, str]:
     merged = dict(section)
     for change in changes:
-        key, _, value = change.partition("=")
+        key, equals, value = change.partition("=")
+        if not equals:
+            raise InputError(f"--set {change}: expected FIGURE.key=value, for example FIGURE.degrees=6,8,10")
         merged[key.partition(".")[2].strip().lower()] = value.strip()
     for key in merged:
         if key not in KEYS:

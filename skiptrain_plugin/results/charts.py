@@ -43,20 +43,35 @@ class LinePanel:
     marks: tuple[Mark, ...] = ()
 
     def table(self) -> Table:
-        """x and the value of every line there."""
+        """x and the value of every line there; as many rows for an x as a line has values."""
         xs = sorted({x for one in self.series for x in one.x})
-        lookups = [dict(zip(one.x, one.y, strict=True)) for one in self.series]
-        bands = [dict(zip(one.x, one.band, strict=True)) if one.band else None for one in self.series]
+        lookups = [_by_x(one.x, one.y) for one in self.series]
+        bands = [_by_x(one.x, one.band) if one.band else None for one in self.series]
+        whole = all(x == int(x) for x in xs)
         columns = [self.x_label]
         for one in self.series:
             columns += [f"{one.name}: {self.y_label}"] + ([f"{one.name}: standard deviation"] if one.band else [])
         rows = []
         for x in xs:
-            row: list[float | None] = [x]
-            for lookup, band in zip(lookups, bands, strict=True):
-                row += [lookup.get(x)] + ([band.get(x)] if band is not None else [])
-            rows.append(tuple(row))
+            for turn in range(max(len(lookup.get(x, ())) for lookup in lookups)):
+                row: list[float | None] = [int(x) if whole else x]
+                for lookup, band in zip(lookups, bands, strict=True):
+                    row.append(_item(lookup.get(x, ()), turn))
+                    if band is not None:
+                        row.append(_item(band.get(x, ()), turn))
+                rows.append(tuple(row))
         return Table(self.title, tuple(columns), tuple(rows))
+
+
+def _by_x(xs: Sequence[float], values: Sequence[float]) -> dict[float, list[float]]:
+    found: dict[float, list[float]] = {}
+    for x, value in zip(xs, values, strict=True):
+        found.setdefault(x, []).append(value)
+    return found
+
+
+def _item(values: Sequence[float], index: int) -> float | None:
+    return values[index] if index < len(values) else None
 
 
 @dataclass(frozen=True)

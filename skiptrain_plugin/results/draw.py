@@ -46,27 +46,25 @@ _WIDTH = 7.0
 
 
 def write_chart(chart: Chart, folder: Path) -> list[Path]:
-    """Writes ``chart`` as PNG, SVG and the CSV of its values; returns the files."""
+    """Writes ``chart`` as PNG, SVG and a CSV of the values of each panel; returns the files."""
     with matplotlib.rc_context(_SETTINGS):
         figure = draw(chart)
         png, svg = io.BytesIO(), io.BytesIO()
         figure.savefig(png, format="png", dpi=_DPI, metadata={"Software": None})
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-    contents = {"png": png.getvalue(), "svg": svg.getvalue(), "csv": values_csv(chart).encode()}
+    contents = {f"{chart.name}.png": png.getvalue(), f"{chart.name}.svg": svg.getvalue()}
+    for number, panel in enumerate(chart.panels, start=1):
+        suffix = f"-{number}" if len(chart.panels) > 1 else ""
+        contents[f"{chart.name}{suffix}.csv"] = panel.table().to_csv().encode()
     paths = []
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for ending, content in contents.items():
-            paths.append(folder / f"{chart.name}.{ending}")
+        for name, content in contents.items():
+            paths.append(folder / name)
             paths[-1].write_bytes(content)
     except OSError as error:
         raise InputError(f"{folder} cannot be written: {error.strerror or error}") from None
     return paths
-
-
-def values_csv(chart: Chart) -> str:
-    """The numbers of every panel, panels apart by their title."""
-    return "\n".join(f"{panel.title}\n{panel.table().to_csv()}" for panel in chart.panels)
 
 
 def draw(chart: Chart) -> Figure:

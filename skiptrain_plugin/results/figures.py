@@ -10,7 +10,7 @@ from skiptrain_plugin.algorithm.schedule import RoundKind
 from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.results.charts import Chart, HeatPanel, LinePanel, Mark, OperationPanel, Series
-from skiptrain_plugin.results.readings import Family, Reading, Record
+from skiptrain_plugin.results.readings import INSIDE_CYCLE, Family, Reading, Record
 from skiptrain_plugin.results.record import decode_mask
 from skiptrain_plugin.results.style import algorithm_name, style_of
 
@@ -122,6 +122,7 @@ def figure3(family: Family, name: str) -> Chart | None:
     """Validation accuracy by Γ_train and Γ_sync for each degree, and the energy."""
     panels: list[HeatPanel] = []
     notes: list[str] = []
+    missing: dict[tuple[str, tuple[int, int]], str] = {}
     energies: dict[tuple[int, int], float] = {}
     for topology in family.topologies:
         cells: dict[tuple[int, int], tuple[float, float]] = {}
@@ -130,11 +131,14 @@ def figure3(family: Family, name: str) -> Chart | None:
             gamma = (schedule.training, schedule.synchronization)
             validation = record.last.validation if record.last is not None else None
             if not record.finished:
-                notes.append(f"{topology}, Γ {gamma[0]}/{gamma[1]}: {record.state}")
+                missing[topology, gamma] = record.state
             elif validation is None:
-                notes.append(f"{topology}, Γ {gamma[0]}/{gamma[1]}: no validation accuracy (RUN.validate was off)")
+                missing[topology, gamma] = "no validation accuracy (RUN.validate was off)"
             else:
                 cells[gamma] = (validation, record.training_wh[-1])
+                if record.read_inside_cycle:
+                    notes.append(f"{topology}, Γ {gamma[0]}/{gamma[1]}: {INSIDE_CYCLE}")
+        notes += [f"{t}, Γ {g[0]}/{g[1]}: {why}" for (t, g), why in missing.items() if t == topology and g not in cells]
         if len(cells) > 1:
             accuracy = {gamma: value for gamma, (value, _) in cells.items()}
             energy = {gamma: wh for gamma, (_, wh) in cells.items()}

@@ -94,6 +94,9 @@ def marker(style: str, x: float, y: float, size: float = 3.6) -> str:
             (0, 0.5),
             (-0.9, 1.3),
             (-1.3, 0.9),
+            (-0.5, 0),
+            (-1.3, -0.9),
+            (-0.9, -1.3),
         ),
     }
     points = " ".join(f"{x + size * dx * 0.9:.1f},{y + size * dy * 0.9:.1f}" for dx, dy in shapes[kind])
@@ -167,11 +170,11 @@ def _line_hits(panel: LinePanel, px: Scale, py: Scale) -> tuple[Hit, ...]:
         shown = [f"{name}: {x:.2f}{unit}" if unit else f"{name}: {x:g}"]
         top = _HEIGHT
         for one in panel.series:
-            for index, (at, y) in enumerate(zip(one.x, one.y, strict=True)):
-                if at == x:
-                    spread = f" ± {one.band[index]:.2f}" if one.band else ""
-                    shown.append(f"{one.name}: {y:.2f} %{spread}")
-                    top = min(top, py(y))
+            here = [index for index, at in enumerate(one.x) if at == x]
+            if here:
+                y, spread = one.y[here[-1]], f" ± {one.band[here[-1]]:.2f}" if one.band else ""
+                shown.append(f"{one.name}: {y:.2f} %{spread}{' in the end' if len(here) > 1 else ''}")
+                top = min(top, py(y))
         hits.append(Hit(round(px(x), 1), round(top, 1), tuple(shown)))
     return tuple(hits)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.results import paper_values
 from skiptrain_plugin.results.paper_values import PaperValue
-from skiptrain_plugin.results.readings import Family, Reading, Record
+from skiptrain_plugin.results.readings import INSIDE_CYCLE, Family, Reading, Record
 from skiptrain_plugin.results.style import algorithm_name
 from skiptrain_plugin.results.tables import Cell, Table
 
@@ -72,7 +72,7 @@ def table1(experiments: Sequence[Experiment]) -> Table:
             paper = paper_values.TABLE1.get(experiment.facts.name, {}).get(key)
             row += [_plain(_hyperparameters(experiment)[key]), _plain(paper) if paper is not None else None]
         rows.append(tuple(row))
-    return Table("Table 1: hyperparameters", tuple(columns), tuple(rows), decimals=1)
+    return Table("Table 1: hyperparameters", tuple(columns), tuple(rows), decimals=None)
 
 
 def _hyperparameters(experiment: Experiment) -> dict[str, float]:
@@ -171,6 +171,8 @@ def _final(record: Record | None, notes: list[str]) -> Reading | None:
     if not record.finished:
         notes.append(f"{algorithm_name(record.algorithm)}, {record.topology}: {record.state}.")
         return None
+    if record.read_inside_cycle:
+        notes.append(f"{algorithm_name(record.algorithm)}, {record.topology}: {INSIDE_CYCLE}.")
     return record.last
 
 
@@ -198,7 +200,7 @@ def _rows(
         rows.append(
             (
                 algorithm_name(name),
-                record.title,
+                family.data,
                 record.topology,
                 f"{schedule.training}/{schedule.synchronization}" if "skiptrain" in name else None,
                 reading.round if reading else None,

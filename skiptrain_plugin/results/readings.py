@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from skiptrain_plugin.algorithm.schedule import RoundKind, tuned_schedule
 from skiptrain_plugin.errors import InputError, SkipTrainError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.sections import NodeSection
-from skiptrain_plugin.results.record import FINISHED, NOT_COMPARED, Run, difference, find_runs
+from skiptrain_plugin.results.record import FINISHED, NOT_COMPARED, Run, check_inputs, difference, find_runs
 from skiptrain_plugin.results.style import clean
 
 _VARIED = NOT_COMPARED | {
@@ -29,6 +29,9 @@ _VARIED = NOT_COMPARED | {
     ("RUN", "validate"),
 }
 """Keys in which runs of one family may differ: what figures vary, and what only observes."""
+
+
+INSIDE_CYCLE = "read inside a cycle of training and synchronization rounds, since no evaluation is at the end of one"
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,9 @@ class Record:
         """``6-regular``, another kind of graph, or the name of a graph file."""
         run = self.experiment.run
         if run.graph_file:
-            return clean(Path(run.graph_file).name)
+            return clean("/".join(Path(run.graph_file).parts[-2:]))
+        if run.graph_type == "small_world":
+            return f"small_world, degree {run.degree}"
         return f"{run.degree}-regular" if run.graph_type == "regular" else str(run.graph_type)
 
     @property
@@ -128,6 +133,11 @@ class Record:
         return tuple(reading for reading in self.readings if reading.round % period == 0) or self.readings
 
     @property
+    def read_inside_cycle(self) -> bool:
+        """Whether ``last`` is not at the end of a cycle, because no evaluation is."""
+        return self.has_cycles and self.last is not None and self.last.round % self.experiment.schedule.period != 0
+
+    @property
     def last(self) -> Reading | None:
         """The evaluation that stands for the run: the last of ``whole``."""
         return self.whole[-1] if self.whole else None
@@ -146,6 +156,8 @@ class Family:
     """Runs that may be compared: the same data, nodes, rounds, seed, model, training and precision."""
 
     records: tuple[Record, ...]
+    distinction: str = ""
+    """What tells it from another family of the same data, nodes and rounds, for example ``RUN.seed 1``."""
 
     @property
     def first(self) -> Record:
@@ -161,7 +173,12 @@ class Family:
     def subtitle(self) -> str:
         """Dataset and scale."""
         e = self.first.experiment
-        return f"{self.first.title}: {e.nodes} nodes, {e.rounds} rounds"
+        return ", ".join(filter(None, (f"{self.first.title}: {e.nodes} nodes, {e.rounds} rounds", self.distinction)))
+
+    @property
+    def data(self) -> str:
+        """The dataset, with what tells the family apart where several have it."""
+        return ", ".join(filter(None, (self.first.title, self.distinction)))
 
     @cached_property
     def topologies(self) -> list[str]:
@@ -206,9 +223,12 @@ def read_record(run: Run) -> Record:
         ("algorithm", experiment.node.algorithm),
         ("nodes", experiment.nodes),
         ("rounds", experiment.rounds),
+        ("dataset", experiment.facts.name),
+        ("seed", experiment.seed),
     ):
         if info.get(key) != expected:
             raise InputError(f"{place}: run.json says {key} {info.get(key)!r}, config.ini {expected!r}")
+    check_inputs(run, experiment)
     lines = run.rounds
     if len(lines) > experiment.rounds or (info["status"] == FINISHED and len(lines) != experiment.rounds):
         raise InputError(
@@ -219,6 +239,10 @@ def read_record(run: Run) -> Record:
         kinds = tuple(RoundKind(line["kind"]) for line in lines)
     except (KeyError, ValueError):
         raise InputError(f"{place / 'rounds.jsonl'}: a round has no known kind") from None
+    policy = experiment.policy()
+    for index, kind in enumerate(kinds):
+        if kind is not policy.kind(index):
+            raise InputError(f"{place}: round {index + 1} is a {kind.value} round, by config.ini it should not be one")
     data = info.get("data")
     data = data if isinstance(data, dict) else {}
     return Record(
@@ -262,9 +286,20 @@ def group(runs: Sequence[Run]) -> Collection:
         problems.append(f"left out: {dropped.run.folder} repeats the configuration of {kept.run.folder}")
     families: dict[str, list[Record]] = {}
     for record in records:
-        families.setdefault(_family_key(record), []).append(record)
-    grouped = sorted((Family(tuple(members)) for members in families.values()), key=_breadth, reverse=True)
-    return Collection(tuple(grouped), tuple(problems))
+        families.setdefault(json.dumps(_shared(record), sort_keys=True, default=str), []).append(record)
+    grouped = _told_apart([Family(tuple(members)) for members in families.values()])
+    return Collection(tuple(sorted(grouped, key=_breadth, reverse=True)), tuple(problems))
+
+
+def _told_apart(families: Sequence[Family]) -> list[Family]:
+    """Families of the same data, nodes and rounds say in which settings they differ."""
+    told = []
+    for family in families:
+        alike = [_shared(other.first) for other in families if other.subtitle == family.subtitle]
+        own = _shared(family.first)
+        keys = [key for key in own if any(other.get(key) != own[key] for other in alike)]
+        told.append(replace(family, distinction=", ".join(clean(f"{key} {own[key]}", 60) for key in keys[:4])))
+    return told
 
 
 def _breadth(family: Family) -> int:
@@ -276,7 +311,8 @@ def _same(one: Record, two: Record) -> bool:
     return one.engine == two.engine and difference(one.experiment, two.experiment) is None
 
 
-def _family_key(record: Record) -> str:
+def _shared(record: Record) -> dict[str, Any]:
+    """What runs must have in common to be compared."""
     own = NodeSection.keys()
     kept: dict[str, Any] = {"title": record.title, "digest": record.digest, "engine": record.engine}
     for name, section in record.experiment.sections.items():
@@ -286,7 +322,7 @@ def _family_key(record: Record) -> str:
             foreign = name == "NODE" and key not in own
             if (name, key) not in _VARIED and not foreign:
                 kept[f"{name}.{key}"] = value
-    return json.dumps(kept, sort_keys=True, default=str)
+    return kept
 
 
 def _number(line: dict[str, Any], key: str, place: Path) -> float:

@@ -191,6 +191,12 @@ class Run:
         return bool(self.info["status"] == FINISHED)
 
 
+def check_inputs(run: Run, experiment: Experiment) -> None:
+    """Refuses a record whose topology or energy trace are not the experiment's."""
+    if run.info.get("inputs_sha256") != inputs_digest(experiment):
+        raise InputError(f"{run.folder}: the topology or the energy trace has changed since the run began")
+
+
 def find_runs(folders: Iterable[Path]) -> list[Run]:
     """The runs in the given directories: each is one itself, or holds some at any depth."""
     found = []

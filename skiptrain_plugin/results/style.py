@@ -10,7 +10,7 @@ _LONGEST = 160
 
 @dataclass(frozen=True)
 class Mark:
-    """How a line is drawn; colours are Okabe and Ito's, which colour-blind readers can tell apart."""
+    """How a line is drawn; colours follow Okabe and Ito, so that colour-blind readers can tell them apart."""
 
     colour: str
     dark_colour: str

@@ -30,14 +30,15 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
     notes: tuple[str, ...] = ()
-    decimals: int = 2
+    decimals: int | None = 2
+    """Of numbers that are not whole; None: as many as they have, six at most."""
 
     def text(self, cell: Cell) -> str:
         """A cell as people read it."""
         if cell is None:
             return MISSING
         if isinstance(cell, float):
-            return f"{cell:.{self.decimals}f}"
+            return _shortest(cell) if self.decimals is None else f"{cell:.{self.decimals}f}"
         return str(cell)
 
     def to_csv(self) -> str:
@@ -61,12 +62,16 @@ class Table:
     def to_latex(self) -> str:
         """A ``table`` with booktabs rules."""
         form = "".join("r" if self._numeric(index) else "l" for index in range(len(self.columns)))
-        lines = [r"% needs \usepackage{booktabs}", r"\begin{table}", r"\centering"]
-        lines += [rf"\caption{{{latex(self.title)}}}", rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
+        lines = [r"% needs \usepackage{booktabs,graphicx}", r"\begin{table}", r"\centering"]
+        lines += [
+            rf"\caption{{{latex(self.title)}}}",
+            r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%",
+        ]
+        lines += [rf"\begin{{tabular}}{{{form}}}", r"\toprule"]
         lines.append(" & ".join(latex(column) for column in self.columns) + r" \\")
         lines.append(r"\midrule")
         lines += [" & ".join(latex(self.text(cell)) for cell in row) + r" \\" for row in self.rows]
-        lines += [r"\bottomrule", r"\end{tabular}"]
+        lines += [r"\bottomrule", r"\end{tabular}}"]
         lines += [rf"\par\smallskip\footnotesize {latex(note)}" for note in self.notes]
         lines.append(r"\end{table}")
         return "\n".join(lines) + "\n"
@@ -94,10 +99,14 @@ def latex(text: str) -> str:
     return "".join(_LATEX.get(character, character) for character in text).replace("$$", "")
 
 
+def _shortest(number: float) -> str:
+    return f"{number:.6f}".rstrip("0").rstrip(".")
+
+
 def _csv(cell: Cell) -> Cell:
     """Text that a spreadsheet would take for a formula gets an apostrophe before it."""
     if isinstance(cell, float):
-        return f"{cell:.6f}".rstrip("0").rstrip(".")
+        return _shortest(cell)
     if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t"):
         return f"'{cell}"
     return cell
