@@ -70,7 +70,7 @@ def test_figure5_files_and_values(figure5):
     assert set(runs) == {(2, "skiptrain"), (2, "dpsgd"), (4, "skiptrain"), (4, "dpsgd")}
     panels = enumerate(((2, "round"), (4, "round"), (2, "training_wh"), (4, "training_wh")), start=1)
     for number, (degree, axis) in panels:
-        text = (figure5 / f"figure5-synthetic-{number}.csv").read_text(encoding="utf-8")
+        text = (figure5 / f"figure5-synthetic-panel{number}.csv").read_text(encoding="utf-8")
         rows = list(csv.DictReader(io.StringIO(text)))
         for algorithm in ("skiptrain", "dpsgd"):
             column = f"{algorithm_name(algorithm)}: Test accuracy [%]"

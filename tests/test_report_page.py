@@ -129,6 +129,8 @@ def test_set_ups_that_differ_in_seed_or_training_can_be_told_apart(tmp_path):
     }
     data = {row[report.tables["table3"].columns.index("Data")] for row in report.tables["table3"].rows}
     assert data == {"CIFAR-10, RUN.seed 1", "CIFAR-10, RUN.seed 2"}
+    files = write(report, tmp_path / "report")
+    assert len(files) == len(set(files))
 
 
 def test_small_worlds_of_different_degree_are_different_topologies(tmp_path):

@@ -54,7 +54,7 @@ def write_chart(chart: Chart, folder: Path) -> list[Path]:
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
     contents = {f"{chart.name}.png": png.getvalue(), f"{chart.name}.svg": svg.getvalue()}
     for number, panel in enumerate(chart.panels, start=1):
-        suffix = f"-{number}" if len(chart.panels) > 1 else ""
+        suffix = f"-panel{number}" if len(chart.panels) > 1 else ""
         contents[f"{chart.name}{suffix}.csv"] = panel.table().to_csv().encode()
     paths = []
     try:
