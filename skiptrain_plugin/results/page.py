@@ -167,7 +167,8 @@ def _chart(chart: Chart, values: dict[str, object]) -> str:
     return (
         f'<figure id="{escape(chart.name)}"><h3>{rich(chart.title)}</h3><p class="soft">{escape(chart.subtitle)}</p>'
         f'{_legend(chart)}<div class="panels{wide}">{"".join(panels)}</div><figcaption>{rich(chart.caption)} Files:'
-        f" {escape(chart.name)}.png, .svg, and .csv of each panel.</figcaption>{_notes('Missing or unfinished', chart.notes)}"
+        f" {escape(chart.name)}.png, .svg, and .csv of each panel.</figcaption>"
+        f"{_notes('Missing or unfinished', chart.notes)}"
         f"<details><summary>Values</summary>{tables}</details></figure>\n"
     )
 
