@@ -29,6 +29,7 @@ from skiptrain_plugin.engine.simulation import Simulation, worker_count
 from skiptrain_plugin.errors import RunError
 from skiptrain_plugin.kernels.selection import describe
 from skiptrain_plugin.models import LeNet
+from skiptrain_plugin.processor import cpuinfo
 
 Report = Callable[[str], None]
 PRECISIONS = ("fp32", "bf16")
@@ -176,7 +177,7 @@ def measure_rounds(sizes: tuple[int, ...]) -> dict[str, float]:
 def machine(cores: int) -> dict[str, Any]:
     """What the figures were obtained on."""
     return {
-        "processor": _processor(),
+        "processor": cpuinfo("model name") or platform.processor(),
         "cores": cores,
         "memory_gb": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 1e9, 1),
         "system": platform.platform(),
@@ -193,15 +194,5 @@ def _present(dataset: str) -> bool:
     return any(one.present for one in listing() if one.name == dataset)
 
 
-def _cpuinfo(key: str) -> str:
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith(key)), "")
-
-
-def _processor() -> str:
-    return _cpuinfo("model name") or platform.processor()
-
-
 def _flags() -> set[str]:
-    return set(_cpuinfo("flags").split())
+    return set(cpuinfo("flags").split())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import os
 import platform
 import sys
 
@@ -12,6 +11,7 @@ import click
 
 from skiptrain_plugin import __version__
 from skiptrain_plugin.cli.show import show_table
+from skiptrain_plugin.processor import usable_cores
 from skiptrain_plugin.resources import resource_folder
 
 _LIBRARIES = (
@@ -35,8 +35,7 @@ def doctor() -> None:
     rows, healthy = [], True
     rows.append(("skiptrain-plugin", __version__, ""))
     rows.append(("Python", platform.python_version(), sys.executable))
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    rows.append(("cores", str(cores), platform.processor() or platform.machine()))
+    rows.append(("cores", str(usable_cores()), platform.processor() or platform.machine()))
     for name in _LIBRARIES:
         version = _version(name)
         healthy &= version is not None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,6 +27,7 @@ from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.plan import bytes_per_round
 from skiptrain_plugin.models import build_model
+from skiptrain_plugin.processor import usable_cores
 
 _METROPOLIS = {"SkipTrainSharing", "Sharing"}
 
@@ -58,9 +58,7 @@ class Callback(Protocol):
 
 def worker_count(experiment: Experiment) -> int:
     """Worker threads: as many as asked for, or one a core that this process may use."""
-    if experiment.run.workers:
-        return experiment.run.workers
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return experiment.run.workers or usable_cores()
 
 
 class Simulation:

@@ -16,6 +16,7 @@ import filelock
 import platformdirs
 
 from skiptrain_plugin.atomic import replacing
+from skiptrain_plugin.processor import cpuinfo
 
 _FOLDER = Path(__file__).resolve().parent
 _SOURCES = ("conv_block.c", "winograd.h")
@@ -95,10 +96,7 @@ def _compiler() -> str:
 
 def _processor() -> str:
     """What the compiled code depends on: a home directory may be shared by unlike machines."""
-    path = Path("/proc/cpuinfo")
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return f"{platform.machine()} {platform.processor()} {flags}"
+    return f"{platform.machine()} {platform.processor()} {cpuinfo('flags', 'Features')}"
 
 
 def _check_owner(folder: Path) -> None:
