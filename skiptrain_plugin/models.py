@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, cast
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 import torch.nn.functional as F
@@ -83,6 +84,13 @@ def model_class(experiment: Experiment) -> type[nn.Module]:
     if not issubclass(found, nn.Module):
         raise InputError(f"{experiment.origin}, [DATASET] model_class: {data.model_class} is not a torch.nn.Module")
     return found
+
+
+def model_size(data: Mapping[str, Any]) -> int:
+    """|x| of the model that [DATASET] names, beside its dataset or in ``model_package``, by building it once."""
+    package = data.get("model_package") or data["dataset_package"]
+    model = named_class(package, data["model_class"], "[DATASET] model_class")()
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 def build_model(experiment: Experiment) -> nn.Module:

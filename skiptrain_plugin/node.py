@@ -18,7 +18,7 @@ from decentralizepy.node.DPSGDNode import DPSGDNode  # noqa: E402
 
 from skiptrain_plugin.deployment.rounds import RoundLoop  # noqa: E402
 from skiptrain_plugin.deployment.settings import node_settings, typed  # noqa: E402
-from skiptrain_plugin.models import named_class  # noqa: E402
+from skiptrain_plugin.models import model_size, named_class  # noqa: E402
 from skiptrain_plugin.torchvision_fix import import_torchvision  # noqa: E402
 from skiptrain_plugin.wire.addresses import read_addresses, warn_if_exposed  # noqa: E402
 
@@ -53,7 +53,8 @@ class SkipTrainNode(RoundLoop, DPSGDNode):  # type: ignore[misc]
         sections = {name: dict(section) for name, section in config.items()}
         degrees = [len(graph.neighbors(uid)) for uid in range(graph.n_procs)]
         uid = mapping.get_uid(rank, machine_id)
-        settings = node_settings(sections, uid, graph.n_procs, float(np.mean(degrees)), iterations)
+        size = model_size(sections["DATASET"])
+        settings = node_settings(sections, uid, graph.n_procs, float(np.mean(degrees)), iterations, size)
         self.prepare(settings, args[0] if args else None)
         super().instantiate(
             rank,

@@ -203,6 +203,7 @@ def config(algorithm: str = "skiptrain", training: int = 2, sync: int = 2, **run
     """What a node reads."""
     return {
         "DATASET": {"dataset_class": "Synthetic", "random_seed": 3},
+        "TRAIN_PARAMS": {"rounds": 20, "batch_size": 32},
         "NODE": {
             "algorithm": algorithm,
             "consecutive_training_rounds": training,

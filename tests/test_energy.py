@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from skiptrain_plugin.energy.devices import Device, Workload, derive
+from skiptrain_plugin.energy.devices import Device, Trace, Workload, derive
 from skiptrain_plugin.energy.ledger import EnergyLedger, assign
 from skiptrain_plugin.energy.trace_csv import format_trace, parse_devices, parse_trace
 from skiptrain_plugin.errors import InputError
@@ -37,7 +37,7 @@ def authors_csv(dataset: str) -> str:
 def test_traces_that_come_with_the_project_are_what_the_derivation_gives(dataset):
     workload, share = WORKLOADS[dataset]
     derived = tuple(derive(device, workload, share) for device in read_devices(packaged_trace("devices.csv")))
-    assert read_trace(packaged_trace(f"{dataset}.csv")) == derived
+    assert read_trace(packaged_trace(f"{dataset}.csv")) == Trace(derived, workload)
     assert [row.budget for row in derived] == PAPER_TAU[dataset]
     assert [row.name for row in derived] == DEVICE_NAMES
     assert np.allclose([row.wh_per_round * 1000 for row in derived], PAPER_MWH[dataset], rtol=1e-6)
@@ -47,7 +47,8 @@ def test_traces_that_come_with_the_project_are_what_the_derivation_gives(dataset
 def test_authors_layout_gives_the_same_numbers(dataset, tmp_path):
     path = tmp_path / "Energy_traces.csv"
     path.write_bytes(authors_csv(dataset).encode())
-    authors, ours = read_trace(path), read_trace(packaged_trace(f"{dataset}.csv"))
+    assert read_trace(path).workload is None, "the authors' layout cannot say it"
+    authors, ours = read_trace(path).rows, read_trace(packaged_trace(f"{dataset}.csv")).rows
     assert [row.budget for row in authors] == [row.budget for row in ours]
     assert np.allclose([r.wh_per_round for r in authors], [r.wh_per_round for r in ours], rtol=1e-6, atol=0)
 
@@ -60,12 +61,14 @@ def test_derivation_by_hand():
 
 
 def test_trace_round_trip():
-    rows = read_trace(packaged_trace("femnist.csv"))
-    assert parse_trace(format_trace(rows), "x") == rows
+    trace = read_trace(packaged_trace("femnist.csv"))
+    again = parse_trace(format_trace(trace.rows, trace.workload), "x")
+    assert again == trace
+    assert [row.allowance_wh for row in again.rows] == [8.9, 9.7, 8.705, 11.6], "half of each battery"
 
 
 def test_ledger_adds_up_and_matches_the_papers_communication():
-    rows = read_trace(packaged_trace("cifar.csv"))
+    rows = read_trace(packaged_trace("cifar.csv")).rows
     uids = np.arange(256)
     assert [row.name for row in assign(rows, np.array([0, 3, 5]))] == [DEVICE_NAMES[i] for i in (0, 3, 1)]
     ledger = EnergyLedger(np.array([row.wh_per_round for row in assign(rows, uids)]))
@@ -93,6 +96,15 @@ BAD_TRACES = {
     "no rows": (HEAD, "no rows"),
     "empty": ("", "the file is empty"),
     "short row": (HEAD + "a,0.1\n", "line 2: 2 values where the header has 3"),
+    "no workload": (
+        "# workload: batch_size = 2\n" + HEAD + "a,0.1,3\n",
+        "line 1: expected '# workload: parameters = N",
+    ),
+    "zero workload": (
+        "# workload: parameters = 5, batch_size = 0, local_steps = 1\n" + HEAD + "a,0.1,3\n",
+        "line 1: batch_size must be at least 1",
+    ),
+    "below a comment": ("# mine\n" + HEAD + "a,0.1,3\nb,-1,3\n", "line 4, column 'energy per training round [Wh]'"),
     "nameless": (HEAD + ",0.1,3\n", "the device has no name"),
     "twice": (HEAD + "a,0.1,3\na,0.2,3\n", "device 'a' is listed 2 times"),
     "authors' without energy": (

@@ -268,13 +268,17 @@ def test_settings_take_typed_values_and_text(convert):
     assert one.seed == 3
 
 
-def test_settings_of_anybodys_dataset_need_only_a_trace():
+def test_settings_of_anybodys_dataset_follow_the_size_of_its_model():
     given = config()
     given["DATASET"] = {"dataset_class": "MovieLens"}
     assert node_settings(given, 0, 4, 2.0, 10).seed == 1234
+    whole = node_settings(given, 0, 4, 2.0, 10, parameters=89_834).device.wh_per_round
+    assert node_settings(given, 0, 4, 2.0, 10, parameters=2 * 89_834).device.wh_per_round == pytest.approx(2 * whole)
     del given["NODE"]["energy_traces"]
-    with pytest.raises(InputError, match="energy_traces"):
-        node_settings(given, 0, 4, 2.0, 10)
+    assert node_settings(given, 0, 4, 2.0, 10, parameters=89_834).device.wh_per_round == whole
+    given["ENERGY"] = {"parameters": 3 * 89_834}
+    derived = node_settings(given, 0, 4, 2.0, 10, parameters=89_834).device.wh_per_round
+    assert derived == pytest.approx(3 * whole), "what the INI says comes before the model's size"
 
 
 def test_settings_use_tuned_rounds_by_degree_and_refuse_unknown_names():

@@ -96,7 +96,7 @@ def test_graph(tmp_path, graph_type, data):
 def test_trace(tmp_path, content):
     path = tmp_path / "trace.csv"
     path.write_bytes(content)
-    rows = survives(lambda: read_trace(path))
+    rows = survives(lambda: read_trace(path).rows)
     assert rows is None or all(row.wh_per_round > 0 and row.budget >= 0 for row in rows)
 
 

@@ -23,7 +23,8 @@ def energy() -> None:
 @click.argument("trace", default="cifar.csv")
 def show(trace: str) -> None:
     """Show TRACE: a CSV file, or cifar.csv or femnist.csv of the project."""
-    _show(trace, read_trace(packaged_trace(trace) if is_packaged_trace(trace) else Path(trace)))
+    shown = read_trace(packaged_trace(trace) if is_packaged_trace(trace) else Path(trace))
+    _show(f"{trace}: {shown.workload or 'it does not say for which workload it was made'}", shown.rows)
 
 
 @energy.command("derive")
@@ -52,13 +53,10 @@ def derive_trace(
     workload = Workload(parameters, batch_size, local_steps)
     rows = [derive(known[name], workload, battery / 100) for name in names or known]
     if out is None:
-        _show(
-            f"|x| {parameters}, batch {batch_size}, {local_steps} local steps, {battery:g} % of the battery",
-            rows,
-        )
+        _show(f"{workload}, {battery:g} % of the battery", rows)
         return
     try:
-        out.write_text(format_trace(rows), encoding="utf-8")
+        out.write_text(format_trace(rows, workload), encoding="utf-8")
     except OSError as error:
         raise InputError(f"--out {out}: cannot be written: {error.strerror}") from None
     click.echo(f"wrote {out}")
@@ -67,6 +65,6 @@ def derive_trace(
 def _show(title: str, rows: tuple[TraceRow, ...] | list[TraceRow]) -> None:
     show_table(
         title,
-        ("device", "mWh a training round", "τ [training rounds]"),
+        ("device", "mWh per training round", "τ [training rounds]"),
         [(row.name, f"{row.wh_per_round * 1000:.6f}", row.budget) for row in rows],
     )

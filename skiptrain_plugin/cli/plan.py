@@ -40,7 +40,9 @@ def _show(p: Plan) -> None:
     show_table(f"{p.algorithm} on {p.dataset}", ("what", "value"), rows)
     show_table(
         "",
-        ("device", "nodes", "mWh a training round", "τ [rounds]", "p"),
+        ("device", "nodes", "mWh per training round", "τ [rounds]", "p"),
         [(d.name, d.nodes, f"{d.wh_per_round * 1000:.3f}", d.tau, f"{d.probability:.4f}") for d in p.devices],
     )
+    for note in p.notes:
+        console().print(f"Note: {note}.", markup=False)
     console().print()

@@ -17,6 +17,7 @@ from skiptrain_plugin.experiment.experiment import Experiment, from_values
 from skiptrain_plugin.experiment.files import find, read_graph, read_text
 from skiptrain_plugin.experiment.ini import Values, parse_ini, validated
 from skiptrain_plugin.experiment.sections import RunSection
+from skiptrain_plugin.models import model_size
 from skiptrain_plugin.wire.addresses import read_addresses
 
 LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
@@ -166,7 +167,7 @@ def _foreign(values: Values, origin: str, folders: list[Path], flags: Flags) -> 
         path = find(values["NODE"]["energy_traces"], folders, "energy trace")
         values["NODE"]["energy_traces"] = str(path) if path.is_file() else values["NODE"]["energy_traces"]
     degree = float(topology.degrees.mean())
-    settings = node_settings(values, 0, topology.nodes, degree, run.rounds)
+    settings = node_settings(values, 0, topology.nodes, degree, run.rounds, model_size(values["DATASET"]))
     return Deployment(
         typed(values),
         None,

@@ -13,7 +13,6 @@ from skiptrain_plugin.algorithm.policies import Policy
 from skiptrain_plugin.algorithm.schedule import tuned_schedule
 from skiptrain_plugin.energy.devices import TraceRow
 from skiptrain_plugin.engine.evaluation import evaluated_nodes
-from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.catalogue import DATASETS
 from skiptrain_plugin.experiment.experiment import from_values
 from skiptrain_plugin.experiment.sections import RunSection, guess
@@ -47,32 +46,36 @@ def typed(config: Config) -> dict[str, dict[str, Any]]:
     return {name: {key: guess(value) for key, value in section.items()} for name, section in config.items()}
 
 
-def node_settings(config: Config, uid: int, nodes: int, mean_degree: float, rounds: int) -> NodeSettings:
-    """The settings of node ``uid`` among ``nodes``, for T = ``rounds``.
+def node_settings(
+    config: Config, uid: int, nodes: int, mean_degree: float, rounds: int, parameters: int | None = None
+) -> NodeSettings:
+    """The settings of node ``uid`` among ``nodes``, for T = ``rounds`` and a model of |x| = ``parameters``.
 
-    Only NODE, RUN and ``random_seed`` are read, so that datasets, models and sharing classes may be anybody's.
+    Only NODE, RUN, ENERGY, E, |ξ| and ``random_seed`` are read, so that datasets, models and sharing classes may be
+    anybody's. Without ``parameters`` and the key of [ENERGY], |x| is that of the dataset's model in the paper.
     """
     values = {name: {key: _text(value) for key, value in section.items()} for name, section in config.items()}
-    node, run, data = (values.get(name, {}) for name in ("NODE", "RUN", "DATASET"))
-    known = {facts.dataset_class for facts in DATASETS.values()}
-    dataset_class = data.get("dataset_class", "")
-    if dataset_class not in known and not node.get("energy_traces"):
-        raise InputError(
-            f"{ORIGIN}, [NODE] energy_traces: this key is missing, and {dataset_class} has no trace of ours"
-        )
+    node, run, data, train = (values.get(name, {}) for name in ("NODE", "RUN", "DATASET", "TRAIN_PARAMS"))
+    facts = next((f for f in DATASETS.values() if f.dataset_class == data.get("dataset_class")), DATASETS["cifar"])
     tuned = tuned_schedule(mean_degree)
     node = {
         **node,
         "consecutive_training_rounds": node.get("consecutive_training_rounds") or str(tuned.training),
         "consecutive_synching_rounds": node.get("consecutive_synching_rounds") or str(tuned.synchronization),
     }
-    stand_in = {
-        "dataset_class": dataset_class if dataset_class in known else "CIFAR10",
-        "model_class": data.get("model_class", "any"),
+    known = {
+        "dataset_class": facts.dataset_class,
+        "model_class": facts.architecture.name,
         "random_seed": data.get("random_seed", ""),
     }
-    here = {"nodes": str(nodes), "rounds": str(rounds), "graph_file": "", "graph_type": "ring"}
-    experiment = from_values({"DATASET": stand_in, "NODE": node, "RUN": {**run, **here}}, ORIGIN, [Path.cwd()])
+    sections: dict[str, dict[str, str]] = {
+        "DATASET": known,
+        "TRAIN_PARAMS": {key: train[key] for key in ("rounds", "batch_size", "full_epochs") if key in train},
+        "NODE": node,
+        "RUN": {**run, "nodes": str(nodes), "rounds": str(rounds), "graph_file": "", "graph_type": "ring"},
+        "ENERGY": {"parameters": _text(parameters)} | values.get("ENERGY", {}),
+    }
+    experiment = from_values(sections, ORIGIN, [Path.cwd()])
     alone = np.array([uid], dtype=np.int64)
     return NodeSettings(
         uid,

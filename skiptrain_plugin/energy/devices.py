@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 from skiptrain_plugin.errors import InputError
 
@@ -42,6 +42,14 @@ class Workload:
             if getattr(self, name) < 1:
                 raise InputError(f"{name} must be at least 1, not {getattr(self, name)}")
 
+    @property
+    def work(self) -> int:
+        """|x| · |ξ| · E, to which the energy of a training round is proportional."""
+        return self.parameters * self.batch_size * self.local_steps
+
+    def __str__(self) -> str:
+        return f"|x| {self.parameters}, batch {self.batch_size}, {self.local_steps} local steps"
+
 
 @dataclass(frozen=True)
 class TraceRow:
@@ -52,6 +60,27 @@ class TraceRow:
     """Energy of one training round, Wh."""
     budget: int
     """τ, the training rounds that the device's share of its battery pays for."""
+    allowance_wh: float | None = field(default=None, repr=False, compare=False)
+    """The share of the battery itself, Wh, where it is known; otherwise it is taken to be τ training rounds."""
+
+    def scaled(self, factor: float) -> TraceRow:
+        """The row for ``factor`` times the work: Wh grows with it, and τ is what the same share of the battery pays."""
+        if factor == 1:
+            return self
+        allowance = self.budget * self.wh_per_round if self.allowance_wh is None else self.allowance_wh
+        wh = self.wh_per_round * factor
+        return replace(self, wh_per_round=wh, budget=math.floor(allowance / wh))
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What a training round costs each device; node uid takes row uid mod (number of rows)."""
+
+    rows: tuple[TraceRow, ...]
+    workload: Workload | None
+    """The workload it was made for; None where the file does not say it."""
+    from_authors: bool = False
+    """Whether it has the layout of the paper's authors, which is for the paper's workload and cannot say so."""
 
 
 def training_ms(device: Device, workload: Workload) -> float:
@@ -68,4 +97,5 @@ def derive(device: Device, workload: Workload, battery_share: float) -> TraceRow
     if not 0 < battery_share <= 1:
         raise InputError(f"the battery share must be above 0 % and at most 100 %, not {battery_share * 100:g} %")
     wh = device.power_w * training_ms(device, workload) / MS_PER_HOUR
-    return TraceRow(device.name, wh, math.floor(battery_share * device.battery_wh / wh))
+    allowance = battery_share * device.battery_wh
+    return TraceRow(device.name, wh, math.floor(allowance / wh), allowance)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from skiptrain_plugin.energy.devices import Workload
 from skiptrain_plugin.errors import unknown
 
 
@@ -34,22 +35,30 @@ class DatasetFacts:
     """The model that comes with it."""
     partition: str
     """The partition when the INI names none."""
-    trace: str
-    """The energy trace that comes with the project."""
+    workload: Workload
+    """What a training round computes in the paper, for which its energy traces were made."""
+    battery_share: float
+    """The part of the battery that may be spent on training."""
     rounds: int
     """T in the paper."""
+    train_samples: int
+    """Training samples; of a dataset dealt by writer, those of 256 writers."""
     train_bytes: int
     """Size of the images and labels in memory."""
     template: str
 
 
+_ON_CIFAR = Workload(LENET.parameters, 32, 20)
+_ON_FEMNIST = Workload(CNN.parameters, 16, 7)
 DATASETS: dict[str, DatasetFacts] = {
     facts.name: facts
     for facts in (
-        DatasetFacts("cifar", "CIFAR10", LENET, "simple", "cifar.csv", 1000, 60_000 * 3073, "cifar.ini"),
-        DatasetFacts("femnist", "Femnist", CNN, "writer", "femnist.csv", 3000, 150_000 * 785, "femnist.ini"),
-        DatasetFacts("glyphs", "Glyphs", CNN, "writer", "femnist.csv", 3000, 40_000 * 785, "glyphs.ini"),
-        DatasetFacts("synthetic", "Synthetic", LENET, "kshard", "cifar.csv", 1000, 12_000 * 3073, "synthetic.ini"),
+        DatasetFacts("cifar", "CIFAR10", LENET, "simple", _ON_CIFAR, 0.1, 1000, 50_000, 60_000 * 3073, "cifar.ini"),
+        DatasetFacts("femnist", "Femnist", CNN, "writer", _ON_FEMNIST, 0.5, 3000, 98_154, 150_000 * 785, "femnist.ini"),
+        DatasetFacts("glyphs", "Glyphs", CNN, "writer", _ON_FEMNIST, 0.5, 3000, 25_945, 40_000 * 785, "glyphs.ini"),
+        DatasetFacts(
+            "synthetic", "Synthetic", LENET, "kshard", _ON_CIFAR, 0.1, 1000, 10_000, 12_000 * 3073, "synthetic.ini"
+        ),
     )
 }
 

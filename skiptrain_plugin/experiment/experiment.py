@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -15,7 +16,7 @@ from skiptrain_plugin.algorithm.graph_text import GRAPH_TYPES
 from skiptrain_plugin.algorithm.policies import Policy, PolicySettings, policy_class
 from skiptrain_plugin.algorithm.schedule import RoundSchedule, tuned_schedule
 from skiptrain_plugin.algorithm.topology import TOPOLOGIES, Topology, generate
-from skiptrain_plugin.energy.devices import TraceRow
+from skiptrain_plugin.energy.devices import Trace, TraceRow, Workload, derive
 from skiptrain_plugin.energy.ledger import assign
 from skiptrain_plugin.errors import InputError, unknown
 from skiptrain_plugin.experiment.catalogue import (
@@ -28,12 +29,13 @@ from skiptrain_plugin.experiment.catalogue import (
     dataset_of_class,
     scale_values,
 )
-from skiptrain_plugin.experiment.files import find, read_graph, read_trace
+from skiptrain_plugin.experiment.files import find, read_devices, read_graph, read_trace
 from skiptrain_plugin.experiment.ini import Values, apply_settings, format_ini, read_ini, validated
 from skiptrain_plugin.experiment.sections import (
     SECTIONS,
     CommunicationSection,
     DatasetSection,
+    EnergySection,
     FigureSection,
     NodeSection,
     OptimizerSection,
@@ -56,6 +58,7 @@ class Experiment:
     sharing: SharingSection
     node: NodeSection
     run: RunSection
+    energy: EnergySection
     figure: FigureSection
     origin: str = field(default="", compare=False)
     """The file the experiment was read from, for messages."""
@@ -64,7 +67,8 @@ class Experiment:
     def sections(self) -> dict[str, Section]:
         """The typed sections by their INI names."""
         parts = (self.dataset, self.optimizer, self.train, self.communication)
-        return dict(zip(SECTIONS, (*parts, self.sharing, self.node, self.run, self.figure), strict=True))
+        rest = (self.sharing, self.node, self.run, self.energy, self.figure)
+        return dict(zip(SECTIONS, (*parts, *rest), strict=True))
 
     def to_ini(self, heading: str = "") -> str:
         """The resolved INI: reading it back gives an equal experiment."""
@@ -148,13 +152,58 @@ class Experiment:
         return _topology(self.run, self.seed, self.run.nodes)
 
     @cached_property
+    def workload(self) -> Workload:
+        """What a training round computes: |x|, |ξ| and E; passes over the data count as their mean number of steps."""
+        assert self.energy.parameters is not None
+        steps = self.train.rounds
+        if self.train.full_epochs:
+            nodes = PAPER_NODES if self.facts.partition == "writer" else self.nodes
+            steps *= math.ceil(self.facts.train_samples / nodes / self.train.batch_size)
+        return Workload(self.energy.parameters, self.train.batch_size, steps)
+
+    @cached_property
+    def trace_file(self) -> Trace | None:
+        """The trace that the INI names; None where energy is derived from the device table."""
+        if self.node.energy_traces is None:
+            return None
+        return read_trace(_resource(self.node.energy_traces, [], "energy trace"))
+
+    @property
+    def trace_factor(self) -> float:
+        """This workload's |x| · |ξ| · E in units of the trace's; 1 for an own file that does not say its own."""
+        assert self.trace_file is not None
+        made = self.facts.workload if self.trace_file.from_authors else self.trace_file.workload
+        return self.workload.work / made.work if made else 1.0
+
+    @cached_property
     def trace(self) -> tuple[TraceRow, ...]:
-        """The energy trace with budgets scaled to T: τ · T / budget_horizon, to the nearest round."""
-        rows = read_trace(_trace_path(self.node.energy_traces or self.facts.trace, []))
+        """Wh and τ of each device for this workload, τ scaled to T: τ · T / budget_horizon, to the nearest round."""
+        if self.trace_file is not None:
+            rows = tuple(row.scaled(self.trace_factor) for row in self.trace_file.rows)
+        else:
+            assert self.energy.battery_share is not None
+            share = self.energy.battery_share
+            devices = read_devices(_resource(self.energy.devices, [], "device table"))
+            rows = tuple(derive(device, self.workload, share) for device in devices)
         horizon = self.node.budget_horizon
         if horizon is None:
             return rows
         return tuple(replace(row, budget=round(row.budget * self.rounds / horizon)) for row in rows)
+
+    @cached_property
+    def energy_notes(self) -> tuple[str, ...]:
+        """What a reader of the energies must know: a trace that was scaled, passes over the data counted as steps."""
+        notes = []
+        name = f"the energy trace {Path(str(self.node.energy_traces)).name}"
+        if self.trace_file is not None and self.trace_factor != 1:
+            made = self.trace_file.workload
+            origin = f"was made for {made}" if made else f"is taken to be made for the paper's {self.facts.workload}"
+            notes.append(f"{name} {origin}; it is scaled by {self.trace_factor:.6g} to this run's {self.workload}")
+        elif self.trace_file is not None and not (self.trace_file.workload or self.trace_file.from_authors):
+            notes.append(f"{name} does not say for which workload it was made and is taken as it stands")
+        if self.train.full_epochs:
+            notes.append(f"a training round is charged as {self.workload.local_steps} local steps, the mean over nodes")
+        return tuple(notes)
 
     def devices(self, uids: NDArray[np.int64] | None = None) -> list[TraceRow]:
         """The trace row of each node."""
@@ -240,16 +289,16 @@ def _topology(run: RunSection, seed: int, nodes: int | None) -> Topology:
     return topology
 
 
-def _trace_path(name: str, folders: list[Path]) -> Path:
-    """A bare name of a trace that comes with the project means that one; anything else is a path."""
+def _resource(name: str, folders: list[Path], what: str) -> Path:
+    """A bare name of a trace or table that comes with the project means that one; anything else is a path."""
     if is_packaged_trace(name):
         return packaged_trace(name)
-    return find(name, folders or [Path.cwd()], "energy trace")
+    return find(name, folders or [Path.cwd()], what)
 
 
-def _trace_name(name: str, folders: list[Path]) -> str:
-    """What the resolved INI says: the bare name of a trace of the project, or an absolute path."""
-    return name if is_packaged_trace(name) else str(_trace_path(name, folders))
+def _resolved_name(name: str, folders: list[Path], what: str) -> str:
+    """What the resolved INI says: the bare name of a file of the project, or an absolute path."""
+    return name if is_packaged_trace(name) else str(_resource(name, folders, what))
 
 
 def _resolve(experiment: Experiment, folders: list[Path]) -> Experiment:
@@ -269,6 +318,7 @@ def _resolve(experiment: Experiment, folders: list[Path]) -> Experiment:
         tuned.synchronization if node.consecutive_synching_rounds is None else node.consecutive_synching_rounds,
     )
     partition = str(data.partition_niid or facts.partition).lower()
+    energy = experiment.energy
     return replace(
         experiment,
         dataset=data.model_copy(update={"partition_niid": "kshard" if partition == "true" else partition}),
@@ -276,7 +326,7 @@ def _resolve(experiment: Experiment, folders: list[Path]) -> Experiment:
             update={
                 "consecutive_training_rounds": schedule.training,
                 "consecutive_synching_rounds": schedule.synchronization,
-                "energy_traces": _trace_name(node.energy_traces or facts.trace, folders),
+                "energy_traces": node.energy_traces and _resolved_name(node.energy_traces, folders, "energy trace"),
             }
         ),
         run=run.model_copy(
@@ -284,6 +334,13 @@ def _resolve(experiment: Experiment, folders: list[Path]) -> Experiment:
                 "nodes": topology.nodes,
                 "rounds": facts.rounds if run.rounds is None else run.rounds,
                 "test_after": schedule.period if run.test_after is None else run.test_after,
+            }
+        ),
+        energy=energy.model_copy(
+            update={
+                "devices": _resolved_name(energy.devices, folders, "device table"),
+                "battery_share": energy.battery_share or facts.battery_share,
+                "parameters": energy.parameters or experiment.architecture.parameters,
             }
         ),
     )

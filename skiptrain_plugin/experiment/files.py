@@ -6,7 +6,7 @@ from pathlib import Path
 
 from skiptrain_plugin.algorithm.graph_text import parse_graph
 from skiptrain_plugin.algorithm.topology import Topology
-from skiptrain_plugin.energy.devices import Device, TraceRow
+from skiptrain_plugin.energy.devices import Device, Trace
 from skiptrain_plugin.energy.trace_csv import parse_devices, parse_trace
 from skiptrain_plugin.errors import InputError
 
@@ -55,8 +55,8 @@ def read_graph(path: Path, graph_type: str) -> Topology:
     return parse_graph(read_text(path, "graph file"), graph_type, str(path))
 
 
-def read_trace(path: Path) -> tuple[TraceRow, ...]:
-    """The rows of an energy trace."""
+def read_trace(path: Path) -> Trace:
+    """An energy trace."""
     return parse_trace(read_text(path, "energy trace"), str(path))
 
 

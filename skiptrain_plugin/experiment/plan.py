@@ -59,6 +59,8 @@ class Plan:
     training_flop: float
     evaluations: int
     devices: list[DevicePlan]
+    notes: list[str]
+    """What must be known to read the energies, such as a trace that was scaled."""
 
     def to_json(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -106,7 +108,9 @@ def make_plan(experiment: Experiment, workers: int = 2) -> Plan:
         bool((policy.probabilities(round, remaining) > 0).any()) for round, (remaining, _) in enumerate(policy.replay())
     )
     sent = bytes_per_round(experiment).sum() * experiment.rounds
-    flop_per_round = 3.0 * experiment.architecture.forward_flop * experiment.train.batch_size * experiment.train.rounds
+    flop_per_round = (
+        3.0 * experiment.architecture.forward_flop * experiment.train.batch_size * experiment.workload.local_steps
+    )
     probability = policy.probabilities(0, policy.settings.budgets)
     devices = [
         DevicePlan(
@@ -139,6 +143,7 @@ def make_plan(experiment: Experiment, workers: int = 2) -> Plan:
         training_flop=float(expected.sum() * flop_per_round),
         evaluations=-(-experiment.rounds // experiment.test_after),
         devices=devices,
+        notes=list(experiment.energy_notes),
     )
 
 

@@ -133,7 +133,8 @@ class NodeSection(OpenSection):
     """Γ_sync, rounds."""
     averaging: Literal["Metro-Hasting"] = "Metro-Hasting"
     energy_traces: str | None = None
-    """A trace CSV: a path, or the name of one that comes with the project (cifar.csv, femnist.csv)."""
+    """A trace CSV: a path, or the name of one that comes with the project (cifar.csv, femnist.csv); by default
+    the energy of a training round is derived from [ENERGY] devices."""
     budget_horizon: int | None = Field(None, ge=1)
     """The rounds the trace's budgets are meant for: with T rounds, τ becomes τ · T / horizon, rounded."""
 
@@ -177,6 +178,17 @@ class RunSection(Section):
         return value.lower() if value else value
 
 
+class EnergySection(Section):
+    """[ENERGY]: what a training round costs each device."""
+
+    devices: str = "devices.csv"
+    """A device table: a path, or the name of the one that comes with the project."""
+    battery_share: float | None = Field(None, gt=0, le=1)
+    """The part of the battery that may be spent on training; by default the paper's for the dataset."""
+    parameters: int | None = Field(None, ge=1)
+    """|x| that the energy is computed for; by default the model's own number of parameters."""
+
+
 class FigureSection(OpenSection):
     """[FIGURE]: what a figure's template varies; read by the figure commands, ignored by a plain run."""
 
@@ -189,5 +201,6 @@ SECTIONS: dict[str, type[Section]] = {
     "SHARING": SharingSection,
     "NODE": NodeSection,
     "RUN": RunSection,
+    "ENERGY": EnergySection,
     "FIGURE": FigureSection,
 }
