@@ -184,7 +184,7 @@ class _Session:
         if self._experiment is not None:
             facts = _facts(self._experiment)
             if self._directory.exists:
-                self._directory.go_on()
+                self._directory.go_on(facts, 0)
             elif self._alone:
                 self._directory.begin(self._experiment, facts)
             else:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from skiptrain_plugin.energy.ledger import COMMUNICATION_WH_PER_BYTE
 from skiptrain_plugin.experiment.experiment import load
+from skiptrain_plugin.experiment.plan import bytes_per_round
 from skiptrain_plugin.results.record import FINISHED, INTERRUPTED, RunDirectory, encode_mask
 
 DIGEST = "ab" * 32
@@ -14,6 +16,11 @@ def accuracy(algorithm: str, number: int, trained: float, degree: int = 6) -> fl
     """The made-up test accuracy after round ``number``, percent; ``trained`` is the mean of training rounds so far."""
     lift = {"skiptrain": 8.0, "skiptrain_constrained": 9.0, "allreduce": 10.0, "greedy": 1.0}.get(algorithm, 0.0)
     return round(10 + lift + 40 * (1 - 0.97**trained) + 0.01 * number + 0.1 * degree, 4)
+
+
+def around(mean: float, deviation: float, nodes: int) -> list[float]:
+    """Values of an even number of nodes with this mean and standard deviation."""
+    return [mean + deviation * (-1) ** uid for uid in range(nodes)]
 
 
 def write_record(
@@ -43,6 +50,7 @@ def write_record(
     directory.begin(experiment, {"engine": "embedded", "data": data} | (info or {}))
     policy, cost = experiment.policy(), experiment.wh_per_training_round
     energy = trained = 0.0
+    sent = bytes_per_round(experiment)
     lines, details = directory.writers()
     with lines, details:
         for index, (_, trains) in enumerate(policy.replay(stop or rounds)):
@@ -50,15 +58,23 @@ def write_record(
             energy += float(trains @ cost)
             trained += float(trains.mean())
             line = {"round": number, "kind": policy.kind(index).value, "trained": int(trains.sum())}
-            line |= {"training_wh": energy, "communication_wh": 0.001 * number}
+            line |= {"training_wh": energy, "communication_wh": float(sent.sum()) * number * COMMUNICATION_WH_PER_BYTE}
+            values = {"round": number, "trained": encode_mask(trains), "bytes": sent.tolist()}
             if number % experiment.test_after == 0 or number == rounds:
                 value = accuracy(algorithm, number, trained, degree)
-                line |= {"test_acc_mean": value, "test_acc_std": 3.0 if trains.any() else 0.5, "test_loss_mean": 1.5}
+                spread = 3.0 if trains.any() else 0.5
+                line |= {"test_acc_mean": value, "test_acc_std": spread, "test_loss_mean": 1.5}
+                values |= {
+                    "uids": list(range(nodes)),
+                    "test_acc": around(value, spread, nodes),
+                    "test_loss": [1.5] * nodes,
+                }
                 if average_model:
                     line |= {"mean_model_test_acc": value + 5, "consensus": 1.0}
                 if experiment.run.validate_models:
                     line["validation_acc_mean"] = value + 1
-            details.append({"round": number, "trained": encode_mask(trains), "bytes": 100})
+                    values["validation_acc"] = around(value + 1, 1.0, nodes)
+            details.append(values)
             lines.append(line)
     directory.info["status"] = INTERRUPTED if stop else FINISHED
     directory.info["completed_rounds"] = stop or rounds

@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 import pytest
 
 from skiptrain_plugin.errors import InputError
+from skiptrain_plugin.results.lines import LineWriter, read_lines
 from skiptrain_plugin.results.page import page
 from skiptrain_plugin.results.report import build, write
 from tests.records import constrained_set, write_record
@@ -213,8 +214,6 @@ def test_damaged_record_is_named_and_left_out(name, tmp_path):
 
 
 def test_impossible_numbers_are_refused(tmp_path):
-    from skiptrain_plugin.results.lines import LineWriter, read_lines
-
     write_record(tmp_path / "a", "dpsgd")
     write_record(tmp_path / "b", "skiptrain")
     for change in ({"test_acc_mean": 140.0}, {"training_wh": -1.0}, {"training_wh": "much"}, {"kind": "nap"}):
@@ -232,9 +231,20 @@ def test_impossible_numbers_are_refused(tmp_path):
                 writer.append(line)
 
 
-def test_masks_that_contradict_the_counts_leave_figure_2_out(tmp_path):
-    from skiptrain_plugin.results.lines import LineWriter, read_lines
+CONTRADICTIONS = {
+    "mask": ({"trained": "0001"}, "trained is 16, but from the nodes' own values it is 1"),
+    "accuracy": ({"test_acc": [50.0] * 16}, "test_acc_mean is"),
+    "spread": ({"test_loss": [1.0] * 16}, "test_loss_mean is 1.5, but from the nodes' own values it is 1"),
+    "no values": ({"test_acc": []}, "test_acc_mean is recorded, but nodes.jsonl has no value of any node"),
+    "bytes": ({"bytes": 5}, "communication_wh is"),
+    "another round": ({"round": 5}, "nodes.jsonl has round 5 in its place"),
+    "no mask": ({"trained": None}, "nodes.jsonl is damaged"),
+}
 
+
+@pytest.mark.parametrize("name", CONTRADICTIONS)
+def test_a_record_that_contradicts_itself_is_left_out(tmp_path, name):
+    change, message = CONTRADICTIONS[name]
     for algorithm in ("skiptrain", "dpsgd"):
         write_record(tmp_path / algorithm, algorithm)
     path = tmp_path / "dpsgd" / "nodes.jsonl"
@@ -242,10 +252,37 @@ def test_masks_that_contradict_the_counts_leave_figure_2_out(tmp_path):
     path.unlink()
     with LineWriter(path) as writer:
         for line in lines:
-            writer.append(line | {"trained": "0001"})
+            writer.append(line | change if line["round"] == 8 else line)
     report = build([tmp_path])
-    assert "figure2" not in {chart.name.partition("-")[0] for part in report.parts for chart in part.charts}
-    assert any("disagree on round 1" in note for note in report.parts[0].notes)
+    assert [record.algorithm for record in report.collection.records] == ["skiptrain"]
+    [problem] = report.collection.problems
+    assert "round 8" in problem
+    assert message in problem
+
+
+def test_energy_that_does_not_follow_from_who_trained_is_left_out(tmp_path):
+    write_record(tmp_path / "skiptrain", "skiptrain")
+    path = tmp_path / "skiptrain" / "rounds.jsonl"
+    lines = read_lines(path)
+    path.unlink()
+    with LineWriter(path) as writer:
+        for line in lines:
+            writer.append(line | {"training_wh": line["training_wh"] * 0.5})
+    with pytest.raises(InputError, match="round 1: training_wh is .* but from the nodes' own values"):
+        build([tmp_path])
+
+
+def test_caveats_stand_below_the_table_of_runs(tmp_path):
+    event = {"after_round": 8, "what": "torch", "before": "2.13.0", "after": "2.13.1"}
+    info = {"lost_nodes": {"3": "killed by signal 9"}, "events": [event], "warnings": ["the trace is scaled"]}
+    write_record(tmp_path / "skiptrain", "skiptrain", info=info)
+    html = page(build([tmp_path]))
+    for words in (
+        "node 3 was lost: killed by signal 9",
+        "from round 9 on torch is 2.13.1, before 2.13.0",
+        "the trace is scaled",
+    ):
+        assert words in html
 
 
 def test_no_run_at_all(tmp_path):

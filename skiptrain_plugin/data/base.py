@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
+
+from skiptrain_plugin.data.store import verify
+from skiptrain_plugin.errors import RunError
 
 Images: TypeAlias = NDArray[np.uint8] | NDArray[np.float32]
 Labels: TypeAlias = NDArray[np.uint8]
@@ -47,6 +51,15 @@ class ImageData:
     """See ``pixel_offset``."""
     drop_last: bool
     """True when a pass over a node's data leaves out the short last batch."""
+    folder: Path | None = None
+    """The cache entry that the arrays are mapped from; None for data that were never on disk."""
+
+    def check(self) -> None:
+        """Reads and hashes every byte of the cache entry: a run must not be recorded under another's sha256."""
+        problems = verify(self.folder) if self.folder is not None else []
+        if problems:
+            found = "; ".join(problems)
+            raise RunError(f"the cached data are damaged ({found}); remove {self.folder}, and they are made anew")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

@@ -45,6 +45,7 @@ def _common(entry: Entry, name: str, title: str, generated: bool) -> dict[str, A
         "generated": generated,
         "source": entry.facts.get("source", "unknown"),
         "digest": entry.digest,
+        "folder": entry.folder,
     } | {key: entry.arrays[key] for key in kept}
 
 

@@ -43,8 +43,10 @@ class NodeData:
 
 
 def load_node_data(experiment: Experiment, progress: bool = True) -> NodeData:
-    """The experiment's data, fetched if need be and dealt to its nodes."""
-    return node_data(experiment, images_of(experiment, progress))
+    """The experiment's data, fetched if need be, every byte checked, and dealt to its nodes."""
+    source = images_of(experiment, progress)
+    source.check()
+    return node_data(experiment, source)
 
 
 def node_data(experiment: Experiment, source: ImageData) -> NodeData:

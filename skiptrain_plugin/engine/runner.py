@@ -21,6 +21,7 @@ from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.plan import check_memory
 from skiptrain_plugin.kernels.selection import describe
+from skiptrain_plugin.results.consistency import recorded_trace
 from skiptrain_plugin.results.lines import cut_lines
 from skiptrain_plugin.results.record import (
     FAILED,
@@ -28,7 +29,6 @@ from skiptrain_plugin.results.record import (
     INTERRUPTED,
     Run,
     RunDirectory,
-    check_inputs,
     difference,
     disk_error,
     write_node_results,
@@ -66,7 +66,8 @@ def run_experiment(
             unlike = difference(recorded.experiment, experiment)
             if unlike:
                 raise InputError(f"{folder} holds another experiment: {unlike}")
-            check_inputs(recorded, experiment)
+            if recorded_trace(recorded, experiment) != experiment.trace:
+                raise InputError(f"{folder}: its energies are those of the trace as it stands, which is scaled now")
             if recorded.finished:
                 return recorded
         check_memory(experiment, worker_count(experiment), available_memory())
@@ -87,13 +88,14 @@ def run_experiment(
 
 def _run(simulation: Simulation, directory: RunDirectory, progress: Callable[[Simulation], list[Callback]]) -> None:
     resumed = directory.exists
+    facts = _facts(simulation)
     if resumed:
+        directory.take_up(facts)
         _restore(simulation, directory)
+        directory.go_on(facts, simulation.completed_rounds)
     callbacks = progress(simulation)
-    if resumed:
-        directory.go_on()
-    else:
-        directory.begin(simulation.experiment, _facts(simulation))
+    if not resumed:
+        directory.begin(simulation.experiment, facts)
     rounds, nodes = directory.writers()
     with rounds, nodes, StopOnSignal() as stop:
         recorder = Recorder(rounds, nodes)
@@ -135,10 +137,12 @@ def _facts(simulation: Simulation) -> dict[str, object]:
             "generated": source.generated,
             "source": source.source,
             "sha256": source.digest,
+            "checked": "every byte" if source.folder else "not checked",
             "test_samples": len(simulation.data.test),
             "evaluated_nodes": len(simulation.evaluator.uids),
         },
         "parameters": simulation.experiment.architecture.parameters,
+        "workers": simulation.workers,
     }
 
 

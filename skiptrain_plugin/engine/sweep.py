@@ -15,7 +15,8 @@ from skiptrain_plugin.engine.runner import run_experiment
 from skiptrain_plugin.engine.simulation import Callback, Simulation
 from skiptrain_plugin.errors import InputError, RunError, SkipTrainError
 from skiptrain_plugin.experiment.experiment import Experiment
-from skiptrain_plugin.results.record import Run, check_inputs, difference, find_runs
+from skiptrain_plugin.results.consistency import recorded_trace
+from skiptrain_plugin.results.record import Run, difference, find_runs
 
 _EVALUATED_SAMPLES = 5000
 """Assumed size of a test set, for estimates only."""
@@ -83,7 +84,7 @@ def place(jobs: Sequence[Job], root: Path) -> list[Placed]:
 def _placed(job: Job, root: Path, recorded: Sequence[tuple[Run, Experiment]]) -> Placed:
     same = [run for run, experiment in recorded if difference(experiment, job.experiment) is None]
     for run in sorted(same, key=lambda run: not run.finished):
-        check_inputs(run, job.experiment)
+        recorded_trace(run, job.experiment)
         return Placed(job, run.folder, job.experiment.rounds if run.finished else len(run.rounds), run.finished)
     folder = root / job.name
     if (folder / "run.json").exists():

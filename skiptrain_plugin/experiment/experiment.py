@@ -185,6 +185,10 @@ class Experiment:
             share = self.energy.battery_share
             devices = read_devices(_resource(self.energy.devices, [], "device table"))
             rows = tuple(derive(device, self.workload, share) for device in devices)
+        return self.over_horizon(rows)
+
+    def over_horizon(self, rows: tuple[TraceRow, ...]) -> tuple[TraceRow, ...]:
+        """``rows`` with τ scaled to T: τ · T / budget_horizon, to the nearest round."""
         horizon = self.node.budget_horizon
         if horizon is None:
             return rows

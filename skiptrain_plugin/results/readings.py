@@ -14,7 +14,9 @@ from skiptrain_plugin.algorithm.schedule import RoundKind, tuned_schedule
 from skiptrain_plugin.errors import InputError, SkipTrainError
 from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.sections import NodeSection
-from skiptrain_plugin.results.record import FINISHED, NOT_COMPARED, Run, check_inputs, difference, find_runs
+from skiptrain_plugin.results import identity
+from skiptrain_plugin.results.consistency import check_consistent, recorded_trace
+from skiptrain_plugin.results.record import FINISHED, NOT_COMPARED, Run, difference, find_runs
 from skiptrain_plugin.results.style import clean
 
 _VARIED = NOT_COMPARED | {
@@ -91,6 +93,16 @@ class Record:
             return "finished"
         reason = clean(self.run.info.get("reason", ""))
         return f"unfinished: round {self.completed} of {self.experiment.rounds}" + (f" ({reason})" if reason else "")
+
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What must be known to read the run's numbers: lost nodes, what changed on the way, warnings."""
+        info = self.run.info
+        lost = info.get("lost_nodes")
+        named = [f"node {uid} was lost: {reason}" for uid, reason in lost.items()] if isinstance(lost, dict) else []
+        warnings = info.get("warnings")
+        said = [*named, *identity.describe(info.get("events")), *(warnings if isinstance(warnings, list) else [])]
+        return tuple(clean(sentence, 300) for sentence in said)
 
     @property
     def wall_seconds(self) -> float:
@@ -228,7 +240,7 @@ def read_record(run: Run) -> Record:
     ):
         if info.get(key) != expected:
             raise InputError(f"{place}: run.json says {key} {info.get(key)!r}, config.ini {expected!r}")
-    check_inputs(run, experiment)
+    trace = recorded_trace(run, experiment)
     lines = run.rounds
     if len(lines) > experiment.rounds or (info["status"] == FINISHED and len(lines) != experiment.rounds):
         raise InputError(
@@ -243,6 +255,7 @@ def read_record(run: Run) -> Record:
     for index, kind in enumerate(kinds):
         if kind is not policy.kind(index):
             raise InputError(f"{place}: round {index + 1} is a {kind.value} round, by config.ini it should not be one")
+    check_consistent(run, experiment, trace)
     data = info.get("data")
     data = data if isinstance(data, dict) else {}
     return Record(

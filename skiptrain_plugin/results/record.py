@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import platform
 import sys
 import time
 from collections.abc import Iterable
@@ -27,10 +25,11 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from skiptrain_plugin import __version__
 from skiptrain_plugin.atomic import replacing
+from skiptrain_plugin.energy.devices import TraceRow
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment, load
+from skiptrain_plugin.results.identity import changes, check_same, program
 from skiptrain_plugin.results.lines import LineWriter, read_lines
 
 RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "failed"
@@ -55,9 +54,9 @@ def decode_mask(text: str, nodes: int) -> NDArray[np.bool_]:
     return np.unpackbits(np.frombuffer(bytes.fromhex(text), dtype=np.uint8), count=nodes).astype(bool)
 
 
-def inputs_digest(experiment: Experiment) -> str:
+def inputs_digest(experiment: Experiment, trace: tuple[TraceRow, ...] | None = None) -> str:
     """sha256 of the topology and the energy trace, which may come from files that change."""
-    content = experiment.topology.edges.tobytes() + repr(experiment.trace).encode()
+    content = experiment.topology.edges.tobytes() + repr(trace or experiment.trace).encode()
     return hashlib.sha256(content).hexdigest()
 
 
@@ -103,18 +102,25 @@ class RunDirectory:
             "completed_rounds": 0,
             "seed": experiment.seed,
             "inputs_sha256": inputs_digest(experiment),
+            "trace": [(row.name, row.wh_per_round, row.budget) for row in experiment.trace],
             "command": sys.argv,
             "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
-            "versions": {"skiptrain_plugin": __version__, "python": platform.python_version()},
-            "host": {"system": platform.platform(), "cores": os.cpu_count()},
             "wall_seconds": {},
+            "warnings": list(experiment.energy_notes),
+            **program(),
         } | facts
         self.write_info()
 
-    def go_on(self) -> None:
-        """Takes up the ``run.json`` of an earlier, unfinished run."""
+    def take_up(self, facts: dict[str, Any]) -> None:
+        """Reads the ``run.json`` of an unfinished run; refuses when data, kernel or torch would be others now."""
         self._info = read_info(self.folder)
+        check_same(self.folder, self._info, facts)
+
+    def go_on(self, facts: dict[str, Any], completed: int) -> None:
+        """Goes on with the run taken up, after round ``completed``; what has changed is kept as an event."""
         self._info["status"] = RUNNING
+        events = changes(self._info, program() | facts, completed)
+        self._info["events"] = [*self._info.get("events", []), *events]
         self._info["resumed"] = [*self._info.get("resumed", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")]
         self.write_info()
 
@@ -189,12 +195,6 @@ class Run:
     def finished(self) -> bool:
         """Whether the run reached its last round."""
         return bool(self.info["status"] == FINISHED)
-
-
-def check_inputs(run: Run, experiment: Experiment) -> None:
-    """Refuses a record whose topology or energy trace are not the experiment's."""
-    if run.info.get("inputs_sha256") != inputs_digest(experiment):
-        raise InputError(f"{run.folder}: the topology or the energy trace has changed since the run began")
 
 
 def find_runs(folders: Iterable[Path]) -> list[Run]:

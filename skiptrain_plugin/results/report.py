@@ -192,7 +192,8 @@ def runs_table(family: Family) -> Table:
         "Communication energy [Wh]",
         "Time [s]",
     )
-    return Table(f"Runs on {family.subtitle}", columns, tuple(_run_row(record) for record in family.records))
+    notes = tuple(f"{_label(record)}: {caveat}." for record in family.records for caveat in record.caveats)
+    return Table(f"Runs on {family.subtitle}", columns, tuple(_run_row(record) for record in family.records), notes)
 
 
 def _run_row(record: Record) -> tuple[Cell, ...]:
