@@ -87,6 +87,37 @@ def test_two_hundred_kills(tmp_path):
     assert interrupted_writes > 0
 
 
+def command_killed_at(name, arguments, out):
+    """As ``command``, but the process kills itself when the temporary file for ``name`` is written, not yet renamed."""
+    real = os.fsync
+
+    def fsync(descriptor):
+        written = [(path.stat().st_ino, path.stat().st_dev) for path in out.rglob(f".{name}.{os.getpid()}")]
+        if (os.fstat(descriptor).st_ino, os.fstat(descriptor).st_dev) in written:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(descriptor)
+
+    os.fsync = fsync
+    command(arguments, out)
+
+
+def test_what_a_kill_in_the_middle_of_writing_left_is_removed_on_the_next_start(tmp_path):
+    arguments = [*KILLED_RUN, "--set", "RUN.rounds=9"]
+    expected = finish(arguments, tmp_path / "expected")
+    out = tmp_path / "out"
+    names = ("run.json", "round-00000003.safetensors", "round-00000007.safetensors", "2_results.json")
+    for name in names:
+        process = FORKSERVER.Process(target=command_killed_at, args=(name, [*arguments, "--resume"], out))
+        process.start()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        (left,) = (path.name for path in out.rglob(".*") if path.name != ".lock")
+        assert left == f".{name}.{process.pid}"
+    run = finish([*arguments, "--resume"], out)
+    same_record(run, expected)
+    assert {path.name for path in out.rglob(".*")} == {".lock"}
+
+
 def limited(size):
     """Runs in the child before the program: no file may grow beyond ``size`` bytes, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
