@@ -88,7 +88,7 @@ class Moment:
             if old == new:
                 return old
             cut = dice.randint(min(len(old), len(new)), len(new)) if new.startswith(old) else len(new)
-            return dice.choice((old, new, new[:cut], old + bytes(max(0, len(new) - len(old)))))
+            return dice.choice((old, new, new[:cut], new[:cut] + bytes(len(new) - cut)))
 
         return self._tree(names, content)
 

@@ -5,14 +5,17 @@ import os
 import random
 from itertools import pairwise
 
+import numpy as np
 import pytest
+import torch
 
 from skiptrain_plugin.atomic import make_folder, remove_leftovers, replacing
 from skiptrain_plugin.data import store
+from skiptrain_plugin.deployment import node_files, snapshots
 from skiptrain_plugin.engine.checkpoint import load_newest
 from skiptrain_plugin.engine.runner import run_experiment
 from skiptrain_plugin.errors import InputError, RunError
-from skiptrain_plugin.results.lines import LineWriter, read_lines
+from skiptrain_plugin.results.lines import LineWriter, cut_lines, read_lines
 from skiptrain_plugin.results.record import Run, write_atomically
 from tests.data_problems import cache
 from tests.power_loss import Recorder, losses, put
@@ -27,7 +30,7 @@ FINISHED = "finished"
 
 def short_run():
     return tiny(
-        *("RUN.nodes=4", "RUN.rounds=6", "RUN.checkpoint_every=2", "RUN.test_after=3", "OPTIMIZER_PARAMS.momentum=0.5"),
+        *("RUN.nodes=4", "RUN.rounds=7", "RUN.checkpoint_every=2", "RUN.test_after=3", "OPTIMIZER_PARAMS.momentum=0.5"),
         algorithm="skiptrain_constrained",
     )
 
@@ -78,7 +81,7 @@ def check(recorded, loss, place):
     run = run_experiment(experiment, folder, data=data, resume=True)
     same_record(run, expected)
     assert run.finished
-    assert run.info["completed_rounds"] == 6
+    assert run.info["completed_rounds"] == 7
     assert {path.name for path in folder.rglob(".*")} <= {".lock"}
 
 
@@ -179,10 +182,12 @@ def test_new_folders_and_new_files_of_lines_are_there_after_a_loss(tmp_path, mon
         recorder.promise("line")
         lines.append({"round": 2})
     recorder.promise("closed")
+    cut_lines(tmp_path / "x" / "y" / "lines.jsonl", 1)
+    recorder.promise("cut")
     moments = {moment.promise: moment.lost() for moment in reversed(recorder.close())}
     assert moments["folders"] == {"x": None, "x/y": None, "x/y/z": None}
     assert moments["file"]["x/y/lines.jsonl"] == b""
-    assert [moments[name]["x/y/lines.jsonl"].count(b"\n") for name in ("line", "closed")] == [1, 2]
+    assert [moments[name]["x/y/lines.jsonl"].count(b"\n") for name in ("line", "closed", "cut")] == [1, 2, 1]
     make_folder(tmp_path / "x" / "y")
 
 
@@ -202,12 +207,31 @@ def test_an_entry_of_the_data_cache_is_whole_or_absent_after_a_loss(cache, tmp_p
         digest = store.obtain("numbers", numbers).digest
         recorder.promise("built")
         moments = recorder.close()
-    assert {"cache/numbers/a.npy", "cache/numbers/b.npy", "cache/numbers/meta.json"} < moments[-1].lost().keys()
-    for number, (moment, tree) in enumerate(losses(moments, mixtures=3)):
+    lost, seen = moments[-1].lost(), moments[-1].killed()
+    assert all(
+        lost[f"cache/numbers/{name}"] == seen[f"cache/numbers/{name}"] for name in ("a.npy", "b.npy", "meta.json")
+    )
+    for number, (moment, tree) in enumerate(losses(moments, mixtures=20)):
         root = put(tree, tmp_path / f"loss-{number}") / "cache"
         monkeypatch.setenv("SKIPTRAIN_DATA", str(root))
         assert store.obtain("numbers", numbers).digest == digest
         assert store.verify(root / "numbers") == [], moment.number
+
+
+def test_what_the_nodes_of_a_deployment_keep_is_there_after_a_loss(tmp_path, monkeypatch):
+    vector, counters = np.arange(4, dtype=np.float32), np.array([7])
+    recorder = Recorder(tmp_path, monkeypatch)
+    node_files.save_node_checkpoint(tmp_path, 3, 8, vector, counters, counters, {})
+    node_files.save_atomically({"w": torch.ones(2)}, tmp_path / "0_model.safetensors")
+    for uid in (0, 1):
+        node_files.save_snapshot(node_files.snapshot_path(tmp_path, 8, uid), vector + 2 * uid)
+    snapshots.gather(tmp_path, [0, 1])
+    left = put(recorder.close()[-1].lost(), tmp_path / "left")
+    assert node_files.load_node_checkpoint(left, 3, 8).models.tolist() == [[0, 1, 2, 3]]
+    assert node_files.load_model(left / "0_model.safetensors")["w"].tolist() == [1, 1]
+    ((consensus, mean),) = snapshots.means(left).values()
+    assert consensus == 2
+    assert mean.tolist() == [1, 2, 3, 4]
 
 
 def test_only_temporary_files_of_the_named_kinds_are_removed(tmp_path):

@@ -40,7 +40,7 @@ NOT_COMPARED = {("RUN", "workers"), ("RUN", "checkpoint_every"), ("RUN", "kernel
 
 _WRITTEN = ("*.ini", "*.json", "*.safetensors", "*.npy")
 """Files of a run, or of a machine's share of a deployment, that are replaced as a whole."""
-_SUBFOLDERS = ("checkpoints", "means", "nodes", "snapshots")
+_SUBFOLDERS = ("checkpoints", "means", "nodes", "snapshots", "weights")
 """Folders in which some of them are."""
 
 
