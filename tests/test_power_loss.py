@@ -221,7 +221,7 @@ def test_an_entry_of_the_data_cache_is_whole_or_absent_after_a_loss(cache, tmp_p
 def test_what_the_nodes_of_a_deployment_keep_is_there_after_a_loss(tmp_path, monkeypatch):
     vector, counters = np.arange(4, dtype=np.float32), np.array([7])
     recorder = Recorder(tmp_path, monkeypatch)
-    node_files.save_node_checkpoint(tmp_path, 3, 8, vector, counters, counters, {})
+    node_files.save_node_checkpoint(tmp_path, 3, 8, vector, counters, counters + 1, {})
     node_files.save_atomically({"w": torch.ones(2)}, tmp_path / "0_model.safetensors")
     for uid in (0, 1):
         node_files.save_snapshot(node_files.snapshot_path(tmp_path, 8, uid), vector + 2 * uid)
