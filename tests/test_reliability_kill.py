@@ -87,6 +87,41 @@ def test_two_hundred_kills(tmp_path):
     assert interrupted_writes > 0
 
 
+def nine_rounds():
+    return tiny("RUN.rounds=9", "RUN.checkpoint_every=1", "OPTIMIZER_PARAMS.momentum=0.5")
+
+
+def run_killed_at(name, folder):
+    """A real run that is killed when the temporary file for ``name`` is written and not yet renamed."""
+    real = os.fsync
+
+    def fsync(descriptor):
+        written = [(path.stat().st_ino, path.stat().st_dev) for path in folder.rglob(f".{name}.{os.getpid()}")]
+        if (os.fstat(descriptor).st_ino, os.fstat(descriptor).st_dev) in written:
+            os.kill(os.getpid(), signal.SIGKILL)
+        real(descriptor)
+
+    os.fsync = fsync
+    experiment, data = nine_rounds()
+    run_experiment(experiment, folder, data=data, resume=True)
+
+
+def test_what_a_kill_in_the_middle_of_writing_left_is_removed_on_the_next_start(tmp_path):
+    experiment, data = nine_rounds()
+    expected = run_experiment(experiment, tmp_path / "expected", data=data)
+    folder = tmp_path / "killed"
+    for name in ("round-00000003.safetensors", "2_results.json"):
+        process = FORKSERVER.Process(target=run_killed_at, args=(name, folder))
+        process.start()
+        process.join(60)
+        assert process.exitcode == -signal.SIGKILL
+        (left,) = (path for path in folder.rglob(".*") if path.name != ".lock")
+        assert left.name == f".{name}.{process.pid}"
+        assert left.stat().st_size > 0
+    same_record(run_experiment(experiment, folder, data=data, resume=True), expected)
+    assert {path.name for path in folder.rglob(".*")} == {".lock"}
+
+
 def limited(size):
     """Runs in the child before the program: no file may grow beyond ``size`` bytes, as on a full disk."""
     return lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))

@@ -11,6 +11,7 @@ from typing import Any
 
 import click
 
+from skiptrain_plugin.atomic import make_folder
 from skiptrain_plugin.cli.options import experiment_options, experiments
 from skiptrain_plugin.cli.show import console, human_seconds, show_table
 from skiptrain_plugin.errors import INTERRUPTED_EXIT, InputError, unknown
@@ -122,7 +123,7 @@ def _announce(wanted: list[Experiment], folder: Path) -> None:
     for experiment in wanted:
         place = folder / experiment.node.algorithm
         if not (place / "config.ini").exists():
-            place.mkdir(parents=True, exist_ok=True)
+            make_folder(place)
             write_atomically(place / "config.ini", experiment.to_ini())
 
 

@@ -26,6 +26,7 @@ import numpy as np
 import platformdirs
 from numpy.typing import DTypeLike, NDArray
 
+from skiptrain_plugin.atomic import make_folder, sync_folder
 from skiptrain_plugin.errors import RunError
 
 ENVIRONMENT = "SKIPTRAIN_DATA"
@@ -234,7 +235,9 @@ def _build(folder: Path, build: Builder) -> None:
             if child.is_dir():
                 shutil.rmtree(child)
         staging.chmod(0o755)
+        sync_folder(staging)
         staging.rename(folder)
+        sync_folder(folder.parent)
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -251,7 +254,7 @@ def _writing(folder: Path) -> Iterator[None]:
     """Turn a full disk, a missing permission or a broken disk into one sentence that says what to do."""
     remedy = f"point {ENVIRONMENT} to a directory with room that you can write to"
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        make_folder(folder.parent)
         yield
     except OSError as error:
         what = error.strerror or str(error)

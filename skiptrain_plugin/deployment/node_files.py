@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from skiptrain_plugin.atomic import replacing
+from skiptrain_plugin.atomic import make_folder, replacing
 from skiptrain_plugin.engine.checkpoint import State, checkpoints, load_checkpoint, save_checkpoint
 from skiptrain_plugin.errors import RunError
 from skiptrain_plugin.results.lines import cut_lines, read_lines
@@ -80,14 +80,16 @@ def write_results(folder: Path, rank: int, wh_per_round: float) -> None:
 
 def save_atomically(tensors: dict[str, Tensor], path: Path) -> None:
     """A safetensors file, whole or not at all."""
-    with replacing(path, durable=False) as temporary:
+    with replacing(path) as temporary:
         save_file(tensors, temporary)
 
 
-def save_snapshot(path: Path, vector: NDArray[np.float32]) -> None:
-    """A vector of parameters, whole or not at all."""
+def save_snapshot(path: Path, vector: NDArray[np.float32], *, durable: bool = False) -> None:
+    """A vector of parameters, whole or not at all; ``durable`` when it must outlast a power loss."""
+    if durable:
+        make_folder(path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with replacing(path, durable=False) as temporary, temporary.open("wb") as file:
+    with replacing(path, durable=durable) as temporary, temporary.open("wb") as file:
         np.save(file, vector, allow_pickle=False)
 
 
@@ -107,7 +109,6 @@ def save_node_checkpoint(
 ) -> None:
     """The state of one node after ``round`` completed rounds."""
     place = checkpoint_folder(folder, round, uid)
-    place.mkdir(parents=True, exist_ok=True)
     nothing = np.zeros(1, dtype=np.int64)
     models = torch.from_numpy(vector)[None]
     parts = {index: values for index, values in optimizer.items() if values}

@@ -18,9 +18,8 @@ def gather(folder: Path, uids: Iterable[int]) -> None:
     for place in sorted((folder / "snapshots").glob("*")):
         there = {int(path.stem) for path in place.glob("[0-9]*.npy")}
         if wanted and wanted <= there:
-            save_snapshot(
-                folder / "means" / f"{place.name}.npy", _summary([place / f"{uid}.npy" for uid in sorted(there)])
-            )
+            summary = _summary([place / f"{uid}.npy" for uid in sorted(there)])
+            save_snapshot(folder / "means" / f"{place.name}.npy", summary, durable=True)
             shutil.rmtree(place)
 
 

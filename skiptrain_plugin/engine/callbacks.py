@@ -42,6 +42,11 @@ class Recorder:
         self.nodes.append(nodes)
         self.rounds.append(line)
 
+    def sync(self) -> None:
+        """Waits until every line is on the disk."""
+        self.nodes.sync()
+        self.rounds.sync()
+
 
 def summary(evaluation: Evaluation) -> dict[str, float]:
     """Mean and standard deviation over nodes, for ``rounds.jsonl``."""
@@ -80,8 +85,7 @@ class Checkpointer:
     def save(self, simulation: Simulation) -> None:
         """Writes a checkpoint now."""
         with simulation.timed("checkpoint"):
-            self._recorder.nodes.sync()
-            self._recorder.rounds.sync()
+            self._recorder.sync()
             save_checkpoint(self._folder, simulation.state())
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from skiptrain_plugin.atomic import replacing
+from skiptrain_plugin.atomic import make_folder, replacing
 from skiptrain_plugin.errors import RunError
 
 _KEPT = 2
@@ -45,7 +44,7 @@ class State:
 
 def save_checkpoint(folder: Path, state: State) -> Path:
     """Writes ``state`` to ``folder`` and removes all but the newest two checkpoints."""
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     tensors = {
         "models": state.models,
         "remaining": torch.from_numpy(state.remaining),
@@ -71,7 +70,6 @@ def save_checkpoint(folder: Path, state: State) -> Path:
     path = folder / f"round-{state.completed_rounds:08d}.safetensors"
     with replacing(path) as temporary:
         save_file(tensors, temporary, metadata={"skiptrain": json.dumps(facts)})
-    _sync_folder(folder)
     for old in checkpoints(folder)[_KEPT:]:
         old.unlink()
     return path
@@ -132,13 +130,3 @@ def _optimizer_state(tensors: dict[str, Tensor], plain: dict[str, Any]) -> dict[
 
 def _crc(tensor: Tensor) -> int:
     return zlib.crc32(tensor.cpu().contiguous().view(-1).view(torch.uint8).numpy().data)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes the renaming itself durable, where the system lets a folder be opened."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -70,6 +70,8 @@ def run_experiment(
                 raise InputError(f"{folder}: its energies are those of the trace as it stands, which is scaled now")
             if recorded.finished:
                 return recorded
+        elif (folder / "rounds.jsonl").exists():
+            raise InputError(f"{folder} has a rounds.jsonl but no run.json to say of which run; choose another --out")
         check_memory(experiment, worker_count(experiment), available_memory())
         started = time.perf_counter()
         data = data or load_node_data(experiment)
@@ -103,6 +105,7 @@ def _run(simulation: Simulation, directory: RunDirectory, progress: Callable[[Si
         try:
             finished = simulation.run([recorder, checkpointer, *callbacks], stop)
         except RunError as error:
+            recorder.sync()
             _end(simulation, directory, FAILED, str(error))
             raise
         if not finished:

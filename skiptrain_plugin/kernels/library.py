@@ -15,7 +15,7 @@ from pathlib import Path
 import filelock
 import platformdirs
 
-from skiptrain_plugin.atomic import replacing
+from skiptrain_plugin.atomic import remove_leftovers, replacing
 from skiptrain_plugin.processor import cpuinfo
 
 _FOLDER = Path(__file__).resolve().parent
@@ -65,6 +65,7 @@ def _built() -> Path:
     _check_owner(folder)
     path = folder / f"conv_block-{key}.so"
     with filelock.FileLock(str(folder / ".lock"), timeout=2 * _BUILD_SECONDS):
+        remove_leftovers(folder, "*.so")
         if not path.exists():
             with replacing(path) as temporary:
                 _compile(compiler, temporary)

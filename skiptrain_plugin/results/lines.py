@@ -9,6 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
+from skiptrain_plugin.atomic import sync_folder
 from skiptrain_plugin.errors import InputError
 
 _MARK = ', "crc": "'
@@ -63,11 +64,14 @@ def cut_lines(path: Path, count: int) -> None:
 
 
 class LineWriter:
-    """Appends lines to a file; each is handed to the system whole."""
+    """Appends lines to a file; each is handed to the system whole, and all are on the disk when it is closed."""
 
     def __init__(self, path: Path) -> None:
+        new = not path.exists()
         self._file: BinaryIO = path.open("ab", buffering=0)
         self.path = path
+        if new:
+            sync_folder(path.parent)
 
     def append(self, values: dict[str, Any]) -> None:
         """Adds one line."""
@@ -86,4 +90,8 @@ class LineWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        try:
+            if kind is None:
+                self.sync()
+        finally:
+            self._file.close()

@@ -25,7 +25,7 @@ import numpy as np
 from filelock import FileLock, Timeout
 from numpy.typing import NDArray
 
-from skiptrain_plugin.atomic import replacing
+from skiptrain_plugin.atomic import make_folder, remove_leftovers, replacing
 from skiptrain_plugin.energy.devices import TraceRow
 from skiptrain_plugin.errors import InputError, RunError
 from skiptrain_plugin.experiment.experiment import Experiment, load
@@ -36,6 +36,11 @@ RUNNING, FINISHED, INTERRUPTED, FAILED = "running", "finished", "interrupted", "
 
 NOT_COMPARED = {("RUN", "workers"), ("RUN", "checkpoint_every"), ("RUN", "kernels"), ("RUN", "device")}
 """Keys that do not change what a run computes; a run may be resumed with other values of them."""
+
+_WRITTEN = ("*.ini", "*.json", "*.safetensors", "*.npy")
+"""Files of a run, or of a machine's share of a deployment, that are replaced as a whole."""
+_SUBFOLDERS = ("checkpoints", "means", "nodes", "snapshots", "weights")
+"""Folders in which some of them are."""
 
 
 def write_atomically(path: Path, text: str) -> None:
@@ -71,14 +76,20 @@ def difference(one: Experiment, two: Experiment) -> str | None:
 
 
 class RunDirectory:
-    """Writes the record of one run and holds its lock: a second run on the directory is refused."""
+    """Writes the record of one run and holds its lock: a second run on the directory is refused.
+
+    Temporary files that a killed run left in it are removed.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            make_folder(folder)
             self._lock = FileLock(str(folder / ".lock"))
             self._lock.acquire(timeout=0)
+            remove_leftovers(folder, *_WRITTEN)
+            for name in _SUBFOLDERS:
+                remove_leftovers(folder / name, *_WRITTEN, below=True)
         except Timeout:
             raise InputError(f"{folder} is in use by another run") from None
         except OSError as error:
@@ -212,7 +223,7 @@ def write_node_results(run: Run, experiment: Experiment) -> None:
     """``nodes/UID_results.json`` with the keys that DecentralizePy's plotting scripts read."""
     policy, devices = experiment.policy(), experiment.devices()
     folder = run.folder / "nodes"
-    folder.mkdir(exist_ok=True)
+    make_folder(folder)
     per_round = ("total_bytes", "action", "training_prob", "remaining_training_rounds")
     evaluated = ("test_acc", "test_loss", "validation_acc", "validation_loss", "train_loss")
     results: list[dict[str, dict[str, Any]]] = [
