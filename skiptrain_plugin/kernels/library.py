@@ -50,8 +50,8 @@ def _declare(library: ctypes.CDLL) -> None:
     library.block_supported.argtypes, library.block_supported.restype = [_POINTER], ctypes.c_int
     library.block_workspace.argtypes, library.block_workspace.restype = [_POINTER], ctypes.c_int64
     library.block_forward.argtypes = [*[_POINTER] * 6, _FLOAT, *[_POINTER] * 5]
-    library.block_backward.argtypes = [_POINTER] * 14
-    library.block_forward.restype = library.block_backward.restype = None
+    library.block_backward.argtypes = [*[_POINTER] * 6, _FLOAT, *[_POINTER] * 9]
+    library.block_forward.restype = library.block_backward.restype = ctypes.c_int
 
 
 def _built() -> Path:
