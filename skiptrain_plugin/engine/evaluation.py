@@ -31,9 +31,9 @@ SENSELESS = 10.0
 def senseless_loss(classes: int) -> float:
     """The mean loss above which a model is worse than anything learned from data.
 
-    Guessing all classes alike has the cross-entropy ln(classes). Models fitted to few classes that see all of them exceed
-    it several times; tenfold means that the right class of an image gets, in the geometric mean, a probability below
-    classes⁻¹⁰, which only weights that grew without bound give.
+    Guessing all classes alike has the cross-entropy ln(classes). Models fitted to few classes that see all of them
+    exceed it several times; tenfold means that the right class of an image gets, in the geometric mean, a probability
+    below classes⁻¹⁰, which only weights that grew without bound give.
     """
     return SENSELESS * math.log(max(classes, 2))
 
