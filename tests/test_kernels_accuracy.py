@@ -51,7 +51,7 @@ def exact(convolution, norm, x):
     return torch.where(best > 0, place, 4), torch.stack([*places, torch.zeros_like(best)], -1)
 
 
-def compare(convolution, norm, x, gradient):
+def compare(convolution, norm, x, gradient, rounding=ROUNDING):
     """Asserts that rounding stays below its bound and that flips are near ties; returns flips and windows."""
     double = [copy.deepcopy(part).double() if part is not None else None for part in (convolution, norm)]
     right, values = exact(*double, x.double())
@@ -62,7 +62,7 @@ def compare(convolution, norm, x, gradient):
     unflipped = torch.where(flipped, 0.0, gradient)
     expected = passes(*double, x.double(), unflipped.double(), native=False)
     for ours, theirs in zip(passes(convolution, norm, x, unflipped, native=True), expected, strict=True):
-        assert float((ours - theirs).abs().max()) < ROUNDING * float(theirs.abs().max())
+        assert float((ours - theirs).abs().max()) < rounding * float(theirs.abs().max())
     return int(flipped.sum()), flipped.numel()
 
 
@@ -75,10 +75,13 @@ def test_rounding_is_small_and_flips_are_rare(name):
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_many_ties_flip_without_harm(name):
-    """Images that are constant but for a few pixels: in float64 all places of most windows are equal or nearly so."""
+    """Images that are constant but for a few pixels: in float64 all places of most windows are equal or nearly so.
+
+    Errors of equal pixels are equal and add up: 5.3e-5 was seen on a processor without fused products.
+    """
     convolution, norm, x, gradient = problem(*LAYERS[name], 0)
     x[:] = x[:, :, :1, :1] + 1e-6 * x
-    flips, windows = compare(convolution, norm, x, gradient)
+    flips, windows = compare(convolution, norm, x, gradient, 2 * ROUNDING)
     assert flips > 0.001 * windows
 
 
