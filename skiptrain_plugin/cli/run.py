@@ -176,3 +176,6 @@ def show_results(runs: list[Run]) -> None:
         ),
         rows,
     )
+    for one in runs:
+        for warning in one.info.get("warnings", ()):
+            console().print(f"Warning, {one.info['algorithm']}: {warning}", markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 from types import FrameType, TracebackType
 from typing import Any
@@ -9,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from skiptrain_plugin.engine.checkpoint import save_checkpoint
-from skiptrain_plugin.engine.evaluation import Evaluation
+from skiptrain_plugin.engine.evaluation import SENSELESS, Evaluation, senseless_loss
 from skiptrain_plugin.engine.simulation import Round, Simulation
 from skiptrain_plugin.results.lines import LineWriter
 from skiptrain_plugin.results.record import RunDirectory, encode_mask
+
+_LOG = logging.getLogger(__name__)
 
 
 class Recorder:
@@ -87,6 +90,33 @@ class Checkpointer:
         with simulation.timed("checkpoint"):
             self._recorder.sync()
             save_checkpoint(self._folder, simulation.state())
+
+
+class LossWatch:
+    """Says once in a run, in the log and under ``warnings`` of ``run.json``, that a loss has become senseless."""
+
+    _VERDICT = "training has gone astray"
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+
+    def after_round(self, simulation: Simulation, round: Round) -> None:
+        """See ``Callback``."""
+        if round.evaluation is not None:
+            self._check(simulation, round.number, "test", float(round.evaluation.test.loss.mean()))
+        if round.train_losses is not None:
+            self._check(simulation, round.number, "training", float(np.mean(round.train_losses)))
+
+    def _check(self, simulation: Simulation, number: int, name: str, loss: float) -> None:
+        most, said = senseless_loss(simulation.data.source.classes), self._directory.info.setdefault("warnings", [])
+        if loss <= most or any(self._VERDICT in sentence for sentence in said):
+            return
+        said.append(
+            f"the mean {name} loss in round {number} is {loss:.6g}; above {most:.3g}, {SENSELESS:g} times that of"
+            f" guessing, {self._VERDICT}: a smaller OPTIMIZER_PARAMS.lr may help"
+        )
+        _LOG.warning("%s: %s", simulation.experiment.node.algorithm, said[-1])
+        self._directory.write_info()
 
 
 class StopOnSignal:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,19 @@ from skiptrain_plugin.models import build_model
 
 _BATCH = 250
 """Images of a forward pass: enough for speed, few enough for the cache."""
+
+SENSELESS = 10.0
+"""A mean loss above so many times that of guessing, ln(classes), says that training has lost its way."""
+
+
+def senseless_loss(classes: int) -> float:
+    """The mean loss above which a model is worse than anything learned from data.
+
+    Guessing all classes alike has the cross-entropy ln(classes). Models fitted to few classes that see all of them
+    exceed it several times; tenfold means that the right class of an image gets, in the geometric mean, a probability
+    below classes⁻¹⁰, which only weights that grew without bound give.
+    """
+    return SENSELESS * math.log(max(classes, 2))
 
 
 @dataclass(frozen=True)

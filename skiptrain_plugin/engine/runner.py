@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from skiptrain_plugin.atomic import replacing
-from skiptrain_plugin.engine.callbacks import Checkpointer, Recorder, StopOnSignal
+from skiptrain_plugin.engine.callbacks import Checkpointer, LossWatch, Recorder, StopOnSignal
 from skiptrain_plugin.engine.checkpoint import load_newest
 from skiptrain_plugin.engine.node_data import NodeData, load_node_data
 from skiptrain_plugin.engine.simulation import Callback, Simulation, worker_count
@@ -103,7 +103,7 @@ def _run(simulation: Simulation, directory: RunDirectory, progress: Callable[[Si
         recorder = Recorder(rounds, nodes)
         checkpointer = Checkpointer(directory, recorder)
         try:
-            finished = simulation.run([recorder, checkpointer, *callbacks], stop)
+            finished = simulation.run([recorder, checkpointer, LossWatch(directory), *callbacks], stop)
         except RunError as error:
             recorder.sync()
             _end(simulation, directory, FAILED, str(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -36,24 +36,31 @@ def native_kernels(allowed: bool) -> Iterator[None]:
 def conv_block(x: Tensor, convolution: nn.Conv2d, norm: nn.GroupNorm | None = None) -> Tensor:
     """ReLU(max-pool(norm(convolution(x)))), by the native kernel where it is allowed and can.
 
-    Pooling before ReLU gives the same values and gradients as the other order for a quarter of the work.
+    Pooling before ReLU gives the same values and gradients as the other order for a quarter of the work. Torch computes
+    whatever is not finite, or so large that a sum could overflow: what diverges does so as it does in torch.
     """
     if _ALLOWED.get():
         shape = _shape_of(x, convolution, norm)
         if shape is not None:
-            x = x.permute(0, 2, 3, 1).float().contiguous()
-            weight, bias = convolution.weight.permute(0, 2, 3, 1), convolution.bias
-            assert bias is not None
-            scale, shift = (norm.weight, norm.bias) if norm is not None else (None, None)
-            eps = norm.eps if norm is not None else 0.0
-            if torch.is_grad_enabled():
-                out = _Block.apply(shape, x, weight, bias, scale, shift, eps)  # type: ignore[no-untyped-call]
-            else:
-                out = _forward(shape, x, weight.contiguous(), bias, scale, shift, eps, None)
-            pooled: Tensor = out.permute(0, 3, 1, 2)
-            return pooled
+            pooled = _native(shape, x, convolution, norm)
+            if pooled is not None:
+                return pooled
     y = convolution(x)
     return F.relu(F.max_pool2d(y if norm is None else norm(y), 2))
+
+
+def _native(shape: _Shape, x: Tensor, convolution: nn.Conv2d, norm: nn.GroupNorm | None) -> Tensor | None:
+    """The block by the native kernel; None where a sum could overflow."""
+    x = x.permute(0, 2, 3, 1).float().contiguous()
+    weight, bias = convolution.weight.permute(0, 2, 3, 1).contiguous(), convolution.bias
+    assert bias is not None
+    scale, shift = (norm.weight, norm.bias) if norm is not None else (None, None)
+    eps = norm.eps if norm is not None else 0.0
+    kept = _Kept.empty(shape) if torch.is_grad_enabled() else None
+    out = _forward(shape, x, weight, bias, scale, shift, eps, kept)
+    if out is not None and kept is not None:
+        out = _Block.apply(shape, out, kept, x, weight, bias, scale, shift, eps)  # type: ignore[no-untyped-call]
+    return None if out is None else out.permute(0, 3, 1, 2)
 
 
 class _Shape(NamedTuple):
@@ -114,6 +121,15 @@ class _Kept(NamedTuple):
     stats: Tensor
     """Mean and 1/standard deviation of each image and group."""
 
+    @classmethod
+    def empty(cls, shape: _Shape) -> _Kept:
+        """Room for it."""
+        return cls(
+            torch.empty(shape.images, shape.height // 2, shape.width // 2, shape.out, dtype=torch.uint8),
+            torch.empty(shape.images, shape.height, shape.width, shape.out),
+            torch.empty(shape.images, shape.groups, 2),
+        )
+
 
 def _workspace(floats: int) -> int:
     """The address of this thread's scratch memory, grown if need be."""
@@ -136,11 +152,12 @@ def _forward(
     shift: Tensor | None,
     eps: float,
     kept: _Kept | None,
-) -> Tensor:
+) -> Tensor | None:
+    """See ``block_forward`` in conv_block.c; None where a sum could overflow."""
     out = torch.empty(shape.images, shape.height // 2, shape.width // 2, shape.out)
     library = load_library()
     assert not isinstance(library, Unavailable)
-    library.block_forward(
+    computed = library.block_forward(
         shape.struct,
         x.data_ptr(),
         weight.data_ptr(),
@@ -152,7 +169,7 @@ def _forward(
         *((None, None, None) if kept is None else map(Tensor.data_ptr, kept)),
         _workspace(shape.workspace),
     )
-    return out
+    return out if computed else None
 
 
 class _Block(torch.autograd.Function):
@@ -162,6 +179,8 @@ class _Block(torch.autograd.Function):
     def forward(
         ctx: Any,
         shape: _Shape,
+        out: Tensor,
+        kept: _Kept,
         x: Tensor,
         weight: Tensor,
         bias: Tensor,
@@ -169,17 +188,9 @@ class _Block(torch.autograd.Function):
         shift: Tensor | None,
         eps: float,
     ) -> Tensor:
-        """See ``block_forward`` in conv_block.c."""
-        weight = weight.contiguous()
-        pooled = (shape.images, shape.height // 2, shape.width // 2, shape.out)
-        kept = _Kept(
-            torch.empty(pooled, dtype=torch.uint8),
-            torch.empty(shape.images, shape.height, shape.width, shape.out),
-            torch.empty(shape.images, shape.groups, 2),
-        )
-        out = _forward(shape, x, weight, bias, scale, shift, eps, kept)
-        ctx.shape = shape
-        ctx.save_for_backward(x, weight, scale, *kept)
+        """Takes ``out``, which has been computed, and what is needed for its gradients."""
+        ctx.shape, ctx.eps = shape, eps
+        ctx.save_for_backward(x, weight, bias, scale, shift, *kept)
         return out
 
     @staticmethod
@@ -187,19 +198,21 @@ class _Block(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """See ``block_backward`` in conv_block.c."""
         shape: _Shape = ctx.shape
-        x, weight, scale, chosen, y, stats = ctx.saved_tensors
+        x, weight, bias, scale, shift, chosen, y, stats = ctx.saved_tensors
         gradient = gradient.contiguous()
-        dx = torch.empty_like(x) if ctx.needs_input_grad[1] else None
+        dx = torch.empty_like(x) if ctx.needs_input_grad[3] else None
         dweight, dbias = torch.empty_like(weight), torch.empty(shape.out)
         dscale, dshift = (None, None) if scale is None else (torch.empty(shape.out), torch.empty(shape.out))
         library = load_library()
         assert not isinstance(library, Unavailable)
-        library.block_backward(
+        computed = library.block_backward(
             shape.struct,
             gradient.data_ptr(),
             x.data_ptr(),
             weight.data_ptr(),
+            bias.data_ptr(),
             _address(scale),
+            ctx.eps,
             chosen.data_ptr(),
             y.data_ptr(),
             stats.data_ptr(),
@@ -210,4 +223,28 @@ class _Block(torch.autograd.Function):
             _address(dshift),
             _workspace(shape.workspace),
         )
-        return None, dx, dweight, dbias, dscale, dshift, None
+        if computed:
+            return None, None, None, dx, dweight, dbias, dscale, dshift, None
+        inputs = (x, weight, bias, scale, shift)
+        wanted = [dx is not None, True, True, scale is not None, shift is not None]
+        return None, None, None, *_torch_gradients(shape, inputs, wanted, ctx.eps, gradient), None
+
+
+def _torch_gradients(
+    shape: _Shape, inputs: Iterable[Tensor | None], wanted: list[bool], eps: float, gradient: Tensor
+) -> list[Tensor | None]:
+    """The gradients of those of ``inputs`` (images, filters, bias, scale, shift) that are wanted, by torch."""
+    with torch.enable_grad():
+        own = [None if tensor is None else tensor.detach().requires_grad_() for tensor in inputs]
+        x, weight, bias, scale, shift = own
+        assert x is not None
+        assert weight is not None
+        y = F.conv2d(x.permute(0, 3, 1, 2), weight.permute(0, 3, 1, 2), bias, padding=2)
+        y = F.group_norm(y, shape.groups, scale, shift, eps) if shape.groups else y
+        out = F.relu(F.max_pool2d(y, 2)).permute(0, 2, 3, 1)
+    found = iter(
+        torch.autograd.grad(
+            out, [t for t, needed in zip(own, wanted, strict=True) if needed and t is not None], gradient
+        )
+    )
+    return [next(found) if needed else None for needed in wanted]

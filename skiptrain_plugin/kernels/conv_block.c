@@ -5,6 +5,11 @@
  * Images are N x H x W x C, filters O x 5 x 5 x I, everything float32. A call uses one thread and no memory but the
  * workspace it is given, so any number of threads give the same result. Images are worked on a few at a time, so
  * that everything between input and output stays in a core's cache.
+ *
+ * What overflows or is not a number is not computed here: Winograd's sums and torch's overflow at different places, and
+ * a variance that is infinite makes 1/sqrt(variance) = 0, which looks like a result. Both calls bound every sum from
+ * the largest magnitudes that go into it; they return 1 where neither these sums nor torch's can leave float32, and
+ * else 0, with nothing of use in their outputs.
  */
 #include <math.h>
 #include <string.h>
@@ -16,6 +21,7 @@
 #define FIRST 4 /* channels of a first layer's padded image */
 #define PAD 16  /* floats between two places of a tile, so that they do not fall on the same cache sets */
 #define MOST_CHANNELS 512
+#define SAFE 1e30 /* a sum's bound; transforms add a factor below 1e6 to it, and float32 ends at 3e38 */
 #define KILLED 4 /* the chosen place of a pooling window in which ReLU lets nothing through */
 
 typedef int32_t ivec __attribute__((vector_size(4 * LANES)));
@@ -30,6 +36,21 @@ INLINE float sum(vec v) {
     float total = 0;
     for (int i = 0; i < LANES; i++) total += v[i];
     return total;
+}
+
+/* The largest magnitude of `count` floats. Without their sign, floats are in the order of the integers with the same
+ * bits, infinity above all numbers and what is not a number above infinity: so none is overlooked. */
+static float peak(const float *p, ptrdiff_t count) {
+    int32_t most = 0;
+    for (ptrdiff_t i = 0; i < count; i++) {
+        int32_t bits;
+        memcpy(&bits, p + i, sizeof bits);
+        bits &= INT32_MAX;
+        most = bits > most ? bits : most;
+    }
+    float magnitude;
+    memcpy(&magnitude, &most, sizeof magnitude);
+    return magnitude;
 }
 
 typedef struct {
@@ -125,9 +146,10 @@ static void filters(const shape *s, const plan *p, const float *weight, float *t
     for (int c = 0; c < s->in * s->out; c += LANES) filter_tile(turned + c, s->in * s->out, u + c, p->u);
 }
 
-/* Mean and 1/sqrt(variance + eps) of each group of channels of one image. */
-static void statistics(const shape *s, const float *y, float eps, float *stats) {
-    int width = s->out / s->groups, pixels = s->height * s->width;
+/* Mean and 1/sqrt(variance + eps) of each group of channels of one image; whether the sum of squares, which is how torch
+ * may compute the variance, is far from overflow. */
+static int statistics(const shape *s, const float *y, float eps, float *stats) {
+    int width = s->out / s->groups, pixels = s->height * s->width, safe = 1;
     for (int g = 0; g < s->groups; g++) {
         vec total = splat(0), squares = splat(0);
         for (int i = 0; i < pixels; i++)
@@ -138,9 +160,12 @@ static void statistics(const shape *s, const float *y, float eps, float *stats) 
                 vec d = load(y + i * s->out + g * width + c) - mean;
                 squares += d * d;
             }
+        float deviations = sum(squares);
         stats[2 * g] = mean;
-        stats[2 * g + 1] = 1 / sqrtf(sum(squares) / (pixels * width) + eps);
+        stats[2 * g + 1] = 1 / sqrtf(deviations / (pixels * width) + eps);
+        safe &= deviations + (double)mean * mean * pixels * width < SAFE;
     }
+    return safe;
 }
 
 /* Scale and shift, 2x2 max-pool (the first of equals wins), ReLU; `chosen` may be absent. */
@@ -166,16 +191,17 @@ static void pool(const shape *s, const float *y, const float *scale, const float
             }
 }
 
-static void finish_image(const shape *s, const float *y, const float *gamma, const float *beta, float eps,
+static int finish_image(const shape *s, const float *y, const float *gamma, const float *beta, float eps,
                          float *stats, float *out, uint8_t *chosen) {
     float scale[MOST_CHANNELS], shift[MOST_CHANNELS];
-    if (s->groups) statistics(s, y, eps, stats);
+    if (s->groups && !statistics(s, y, eps, stats)) return 0;
     for (int c = 0; c < s->out; c++) {
         int g = s->groups ? c / (s->out / s->groups) : 0;
         scale[c] = s->groups ? gamma[c] * stats[2 * g + 1] : 1;
         shift[c] = s->groups ? beta[c] - stats[2 * g] * scale[c] : 0;
     }
     pool(s, y, scale, shift, out, chosen);
+    return 1;
 }
 
 /* The gradient of Y of one image, into rows of 4 x across pixels whose margin stays zero; adds to those of gamma
@@ -241,19 +267,43 @@ int64_t block_workspace(const shape *s) {
     return forward + PLACES * (p.u + p.v) + 25 * weights + p.together * p.padded + 16 * PAD;
 }
 
+/* Whether the block's sums stay in float32; `x`, `w` and so on are the largest magnitudes. 1/sqrt(eps) is the most that
+ * 1/sqrt(variance + eps) can be, SAFE the square of the most that a normalized Y was before. */
+INLINE int forward_safe(const shape *s, double x, double w, double bias, double gamma, double beta, double eps) {
+    double taps = 25. * s->in * w;
+    return x < SAFE && taps < SAFE && taps * x + bias < SAFE &&
+           (!s->groups || gamma / sqrt(eps) * sqrt(SAFE) + beta < SAFE);
+}
+
+/* The same for the gradients, also with torch's way to GroupNorm's: sums of dout y, times 1/std up to three times. */
+INLINE int backward_safe(const shape *s, double dout, double x, double w, double bias, double gamma, double eps) {
+    double pixels = s->height * s->width, dy = dout;
+    if (s->groups) {
+        double values = pixels * (s->out / s->groups), rstd = 1 / sqrt(eps), y = (25. * s->in * w * x + bias) * rstd;
+        dy *= (1 + gamma) * (1 + rstd) * (1 + y) * (1 + y) * (values + 2);
+    }
+    return dy * (1 + x) * s->images * pixels < SAFE && dy * (1 + 25. * s->out * w) < SAFE;
+}
+
 /* out (N x H/2 x W/2 x O); for the gradients also chosen (as out), y (N x H x W x O) and stats (N x groups x 2),
- * which may be absent all three. */
-void block_forward(const shape *s, const float *x, const float *weight, const float *bias, const float *gamma,
+ * which may be absent all three. Returns 0 where torch has to compute. */
+int block_forward(const shape *s, const float *x, const float *weight, const float *bias, const float *gamma,
                    const float *beta, float eps, float *out, uint8_t *chosen, float *y, float *stats, float *work) {
     plan p = make_plan(s);
     ptrdiff_t pixels = s->height * s->width, pooled = pixels / 4 * s->out;
     float *u = work, *turned = u + PLACES * p.u, *v = turned + 25 * s->in * s->out, *m = v + PLACES * p.v;
     float *padded = m + PLACES * p.m, *scratch = padded + p.together * p.padded;
+    float w = peak(weight, 25 * s->in * s->out), b = peak(bias, s->out);
+    float g = s->groups ? peak(gamma, s->out) : 0, shift = s->groups ? peak(beta, s->out) : 0;
     filters(s, &p, weight, turned, u);
     for (int first = 0; first < s->images; first += p.together) {
         int count = s->images - first < p.together ? s->images - first : p.together;
         float *here = y ? y + first * pixels * s->out : scratch;
-        for (int i = 0; i < count; i++) pad_image(s, &p, x + (first + i) * pixels * s->in, padded + i * p.padded);
+        for (int i = 0; i < count; i++) {
+            const float *image = x + (first + i) * pixels * s->in;
+            if (!forward_safe(s, peak(image, pixels * s->in), w, b, g, shift, eps)) return 0;
+            pad_image(s, &p, image, padded + i * p.padded);
+        }
         for (int from = 0; from < count * p.each; from += p.chunk) {
             int to = from + p.chunk < count * p.each ? from + p.chunk : count * p.each;
             input_tiles(&p, padded, from, to, v);
@@ -263,24 +313,27 @@ void block_forward(const shape *s, const float *x, const float *weight, const fl
         }
         for (int i = 0; i < count; i++) {
             float own[2 * MOST_CHANNELS];
-            finish_image(s, here + i * pixels * s->out, gamma, beta, eps,
-                         stats ? stats + 2 * (first + i) * s->groups : own, out + (first + i) * pooled,
-                         chosen ? chosen + (first + i) * pooled : NULL);
+            if (!finish_image(s, here + i * pixels * s->out, gamma, beta, eps,
+                              stats ? stats + 2 * (first + i) * s->groups : own, out + (first + i) * pooled,
+                              chosen ? chosen + (first + i) * pooled : NULL))
+                return 0;
         }
     }
+    return 1;
 }
 
 /* The gradients, from that of out and from what block_forward kept; dx may be absent. Gradients of gamma and beta are
- * absent where there is no GroupNorm. */
-void block_backward(const shape *s, const float *dout, const float *x, const float *weight, const float *gamma,
-                    const uint8_t *chosen, const float *y, const float *stats, float *dx, float *dweight, float *dbias,
-                    float *dgamma, float *dbeta, float *work) {
+ * absent where there is no GroupNorm. Returns 0 where torch has to compute. */
+int block_backward(const shape *s, const float *dout, const float *x, const float *weight, const float *bias,
+                   const float *gamma, float eps, const uint8_t *chosen, const float *y, const float *stats, float *dx,
+                   float *dweight, float *dbias, float *dgamma, float *dbeta, float *work) {
     plan p = make_plan(s);
     ptrdiff_t pixels = s->height * s->width, pooled = pixels / 4 * s->out, weights = s->in * s->out;
     ptrdiff_t dy_row = 4 * p.across * s->out, dy_image = 4 * p.down * dy_row;
     float *u = work, *du = u + PLACES * p.u, *turned = du + PLACES * p.u, *v = turned + 25 * weights;
     float *dv = v + PLACES * p.v, *z = dv + PLACES * p.v, *padded = z + PLACES * p.m;
     float *dpadded = padded + p.together * p.padded, *dy = dpadded + p.together * p.padded;
+    float w = peak(weight, 25 * weights), b = peak(bias, s->out), g = s->groups ? peak(gamma, s->out) : 0;
     memset(du, 0, PLACES * p.u * sizeof(float));
     memset(dy, 0, p.together * dy_image * sizeof(float));
     memset(dbias, 0, s->out * sizeof(float));
@@ -292,7 +345,10 @@ void block_backward(const shape *s, const float *dout, const float *x, const flo
         if (dx) memset(dpadded, 0, count * p.padded * sizeof(float));
         for (int i = 0; i < count; i++) {
             ptrdiff_t image = first + i;
-            pad_image(s, &p, x + image * pixels * s->in, padded + i * p.padded);
+            const float *here = x + image * pixels * s->in;
+            float x_peak = peak(here, pixels * s->in), dout_peak = peak(dout + image * pooled, pooled);
+            if (!backward_safe(s, dout_peak, x_peak, w, b, g, eps)) return 0;
+            pad_image(s, &p, here, padded + i * p.padded);
             pool_gradient(s, &p, dout + image * pooled, chosen + image * pooled, y + image * pixels * s->out,
                           stats + 2 * image * s->groups, gamma, dy + i * dy_image, dgamma, dbeta);
             for (int c = 0; c < s->out; c += LANES) {
@@ -331,4 +387,5 @@ void block_backward(const shape *s, const float *dout, const float *x, const flo
     for (int o = 0; o < s->out; o++)
         for (int k = 0; k < 25; k++)
             for (int c = 0; c < s->in; c++) dweight[(o * 25 + k) * s->in + c] = turned[(k * s->in + c) * s->out + o];
+    return 1;
 }
