@@ -27,23 +27,23 @@ def import_named(package: str, where: str) -> ModuleType:
     torchvision_fix.install()
     try:
         return importlib.import_module(package)
-    except ModuleNotFoundError as error:
-        if error.name is None or not f"{package}.".startswith(f"{error.name}."):
-            raise InputError(f"{where}: importing {package} fails: {first_line(error)}") from error
-        raise InputError(f"{where}: there is no module '{package}'{_nearest_module(error.name)}") from None
     except (Exception, SystemExit) as error:
-        raise InputError(f"{where}: importing '{package}' fails: {first_line(error)}") from error
+        reason = first_line(error)
+        if isinstance(error, ModuleNotFoundError) and error.name and f"{package}.".startswith(f"{error.name}."):
+            reason = f"there is no module {error.name}{_nearest_module(error.name)}"
+        raise InputError(f"{where}: cannot import {package}: {reason}") from error
 
 
 def named(package: str, name: str, where: str, accept: Callable[[Any], bool]) -> Any:
     """What module ``package`` calls ``name``, if it is something that ``accept`` accepts."""
     module = import_named(package, where)
     found = getattr(module, name, None)
-    if not accept(found):
-        kind = "class" if found is None else f"class, but a {type(found).__name__},"
-        others = [other for other, value in vars(module).items() if accept(value) and not other.startswith("_")]
-        raise InputError(f"{where}: {package} has no {kind} '{name}'{nearest(name, others)}")
-    return found
+    if accept(found):
+        return found
+    others = [other for other, value in vars(module).items() if accept(value) and not other.startswith("_")]
+    if found is not None:
+        raise InputError(f"{where}: {name} of {package} is a {type(found).__name__}, not a class")
+    raise InputError(f"{where}: {package} has no class {name}{nearest(name, others)}")
 
 
 def named_class(package: str, name: str, where: str) -> type:

@@ -81,7 +81,7 @@ def check_ports(deployment: Deployment) -> None:
 
 def _bind(context: zmq.Context[zmq.Socket[bytes]], place: str) -> zmq.ZMQError | None:
     """What is in the way of listening at ``place``."""
-    with context.socket(zmq.ROUTER, linger=0) as probe:
+    with context.socket(zmq.ROUTER) as probe:
         try:
             probe.bind(place)
         except zmq.ZMQError as error:
