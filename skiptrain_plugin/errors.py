@@ -27,12 +27,18 @@ class RunError(SkipTrainError):
     exit_code = 1
 
 
+def nearest(name: str, allowed: Iterable[str], prefix: str = "") -> str:
+    """``"; did you mean 'x'?"`` for the name in ``allowed`` that is most like ``name``; nothing where none is.
+
+    ``prefix`` is put before the name that is found.
+    """
+    names = sorted(allowed)
+    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
+    return f"; did you mean '{prefix}{next(n for n in names if n.lower() == near[0])}'?" if near else ""
+
+
 def unknown(what: str, name: str, allowed: Iterable[str], where: str = "") -> InputError:
     """The error for a name outside a known set: says where, what is allowed, and the nearest match."""
     names = sorted(allowed)
     place = f"{where}: " if where else ""
-    near = difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1, cutoff=0.6)
-    hint = ""
-    if near:
-        hint = f"; did you mean '{next(n for n in names if n.lower() == near[0])}'?"
-    return InputError(f"{place}unknown {what} '{name}'; allowed: {', '.join(names)}{hint}")
+    return InputError(f"{place}unknown {what} '{name}'; allowed: {', '.join(names)}{nearest(name, names)}")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 
+from skiptrain_plugin import torchvision_fix
+
 MISSING = (
     "DecentralizePy is not installed: clone github.com/sacs-epfl/decentralizepy and run `pip install -e` on the clone"
     " (it is not on PyPI; a package of that name there would be somebody else's)"
@@ -16,6 +18,7 @@ def installed() -> bool:
 
 
 def require() -> None:
-    """An ImportError of one sentence where DecentralizePy is missing."""
+    """An ImportError of one sentence where DecentralizePy is missing. After it, its datasets can import torchvision."""
+    torchvision_fix.install()
     if not installed():
         raise ImportError(MISSING, name="decentralizepy")

@@ -12,12 +12,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from skiptrain_plugin import framework
 
@@ -28,18 +30,19 @@ from decentralizepy.mappings.Linear import Linear  # noqa: E402
 
 from skiptrain_plugin.data.for_experiment import images_of  # noqa: E402
 from skiptrain_plugin.deployment import node_files, snapshots  # noqa: E402
+from skiptrain_plugin.deployment.conclusion import (  # noqa: E402
+    Conclusion,
+    any_round,
+    is_concluded,
+    rounds_are_done,
+    tidy,
+)
 from skiptrain_plugin.deployment.flat import from_vector  # noqa: E402
 from skiptrain_plugin.deployment.link import Link  # noqa: E402
-from skiptrain_plugin.deployment.merge import (  # noqa: E402
-    MeanScores,
-    Share,
-    conclude,
-    has_share,
-    merge_shares,
-    read_share,
-)
+from skiptrain_plugin.deployment.merge import Share, forget, has_share, merge_shares, read_share  # noqa: E402
 from skiptrain_plugin.deployment.plan import Deployment, from_experiment  # noqa: E402
 from skiptrain_plugin.deployment.ports import free_offset  # noqa: E402
+from skiptrain_plugin.deployment.preflight import check_classes, check_ports  # noqa: E402
 from skiptrain_plugin.deployment.rounds import START_DEADLINE  # noqa: E402
 from skiptrain_plugin.deployment.supervisor import STOP, Failure, Outcome, Supervisor  # noqa: E402
 from skiptrain_plugin.engine.callbacks import StopOnSignal  # noqa: E402
@@ -48,7 +51,8 @@ from skiptrain_plugin.engine.training import arithmetic, loss_function  # noqa: 
 from skiptrain_plugin.errors import InputError, RunError, SkipTrainError  # noqa: E402
 from skiptrain_plugin.experiment.experiment import Experiment  # noqa: E402
 from skiptrain_plugin.kernels.selection import describe  # noqa: E402
-from skiptrain_plugin.models import model_class, named_class  # noqa: E402
+from skiptrain_plugin.models import new_model  # noqa: E402
+from skiptrain_plugin.named import named_class  # noqa: E402
 from skiptrain_plugin.results.record import (  # noqa: E402
     FAILED,
     FINISHED,
@@ -106,21 +110,31 @@ def launch_local(
 
 def launch(deployment: Deployment, settings: Launch) -> Outcome:
     """Runs one machine's share; on a single machine the merged record is written into the log directory."""
-    directory = RunDirectory(settings.log_dir)
+    check_classes(deployment)
+    folder = settings.log_dir
+    directory = RunDirectory(folder)
     try:
-        if has_share(settings.log_dir):
+        if not any_round(folder):
+            forget(folder)
+        elif directory.exists or has_share(folder):
             _check_resumable(deployment, settings)
-            if read_share(settings.log_dir).status == FINISHED:
+            share = read_share(folder)
+            if is_concluded(folder, deployment.has_record):
+                tidy(folder)
                 return Outcome()
+            if rounds_are_done(share, deployment.rounds):
+                return _Session(deployment, settings, directory).complete(share)
         return _Session(deployment, settings, directory).run()
     except OSError as error:
-        raise RunError(f"{settings.log_dir} can no longer be written: {error.strerror or error}") from error
+        raise RunError(f"{folder} can no longer be written: {error.strerror or error}") from error
     finally:
         directory.close()
 
 
 def _check_resumable(deployment: Deployment, settings: Launch) -> None:
     folder = settings.log_dir
+    if not has_share(folder):
+        raise InputError(f"{folder} holds a run that was not launched; choose another directory")
     if not settings.resume:
         raise InputError(f"{folder} already holds a run; go on with --resume or choose another directory")
     if read_share(folder).uids != deployment.uids:
@@ -138,7 +152,6 @@ class _Session:
         self._settings, self._directory, self._folder = settings, directory, settings.log_dir
         self._deployment = _with_addresses(deployment, settings.log_dir)
         self._experiment = deployment.experiment
-        self._alone = deployment.machines == 1
         self._context = _context()
         self._completed = self._context.RawArray("q", deployment.procs)
         self._gone = self._context.RawArray("b", deployment.topology.nodes)
@@ -147,10 +160,11 @@ class _Session:
 
     def run(self) -> Outcome:
         started = time.perf_counter()
+        check_ports(self._deployment)
         resume = self._open()
         graph = self._graph()
-        ours = self._experiment is not None and self._alone
-        link = Link(self._folder, self._completed, self._gone, self._deployment.checkpoint_every, resume, ours)
+        every, ours = self._deployment.checkpoint_every, self._deployment.has_record
+        link = Link(self._folder, self._completed, self._gone, every, resume, ours)
         processes: dict[int, Any] = {}
         with StopOnSignal() as stop:
             try:
@@ -173,6 +187,13 @@ class _Session:
         self._conclude(outcome, time.perf_counter() - started)
         return outcome
 
+    def complete(self, share: Share) -> Outcome:
+        """Makes the record of a run whose nodes have done all their rounds but which was never concluded."""
+        self._share.lost.update(share.lost)
+        self._open_record(min(resume.values(), default=0))
+        self._conclude(Outcome(), 0.0)
+        return Outcome()
+
     def _open(self) -> dict[int, int]:
         """Prepares the directory; by uid the round to go on from."""
         resume: dict[int, int] = {}
@@ -181,17 +202,23 @@ class _Session:
             snapshots.drop_after(self._folder, min(resume.values(), default=0))
             if not resume:
                 _LOG.warning("%s has no checkpoint yet; the run begins again at round 1", self._folder)
-        if self._experiment is not None:
-            facts = _facts(self._experiment)
-            if self._directory.exists:
-                self._directory.go_on(facts, 0)
-            elif self._alone:
-                self._directory.begin(self._experiment, facts)
-            else:
-                write_atomically(self._folder / "config.ini", self._experiment.to_ini())
-                write_atomically(self._folder / "facts.json", json.dumps(facts))
+        self._open_record()
         self._share.save()
         return resume
+
+    def _open_record(self, completed: int) -> None:
+        """Begins the record, or goes on with it after round ``completed``."""
+        if self._experiment is None:
+            return
+        facts = _facts(self._experiment)
+        if self._directory.exists:
+            self._directory.take_up(facts)
+            self._directory.go_on(facts, completed)
+        elif self._deployment.has_record:
+            self._directory.begin(self._experiment, facts)
+        else:
+            write_atomically(self._folder / "config.ini", self._experiment.to_ini())
+            write_atomically(self._folder / "facts.json", json.dumps(facts))
 
     def _graph(self) -> Graph:
         topology = self._deployment.topology
@@ -233,6 +260,7 @@ class _Session:
     def _died(self, failure: Failure) -> None:
         self._gone[failure.uid] = 1
         self._share.lost[failure.uid] = str(failure).splitlines()[0].split(";")[0]
+        self._share.save()
         self._settings.report(str(failure))
 
     def _tick(self) -> None:
@@ -249,42 +277,36 @@ class _Session:
             self._settings.report(f"round {done} of {self._deployment.rounds}")
 
     def _conclude(self, outcome: Outcome, seconds: float) -> None:
-        snapshots.gather(self._folder, [u for u in self._deployment.uids.values() if u not in self._share.lost])
         status = FINISHED
         if outcome.stopped or len(self._share.lost) == self._deployment.procs:
             status = INTERRUPTED if outcome.interrupted else FAILED
-        if status == FINISHED:
-            shutil.rmtree(self._folder / "checkpoints", ignore_errors=True)
-        self._share = replace(self._share, status=status)
-        self._share.save()
-        if self._experiment is None or not self._alone:
-            return
-        before = self._directory.info["wall_seconds"].get("deployment", 0.0)
-        self._directory.info["wall_seconds"]["deployment"] = round(before + seconds, 3)
-        conclude(self._directory, self._experiment, [self._share], status, self._mean_scores())
-        shutil.rmtree(self._folder / "snapshots", ignore_errors=True)
+        recorded = self._experiment if self._deployment.has_record else None
+        if recorded is not None:
+            before = self._directory.info["wall_seconds"].get("deployment", 0.0)
+            self._directory.info["wall_seconds"]["deployment"] = round(before + seconds, 3)
+        share = replace(self._share, status=status)
+        Conclusion(share, self._directory, recorded, self._mean_accuracies).run()
 
-    def _mean_scores(self) -> MeanScores:
-        """Consensus, and with this project's data the accuracy of the mean model, at each evaluation."""
+    def _mean_accuracies(self, vectors: Mapping[int, NDArray[np.float32]]) -> dict[int, float]:
+        """With this project's data, the accuracy of the mean model at each evaluation."""
         experiment = self._experiment
         assert experiment is not None
-        found = snapshots.means(self._folder)
-        scores = {number: {"consensus": consensus} for number, (consensus, _) in found.items()}
         data = experiment.dataset
-        kind = named_class(data.dataset_package, data.dataset_class, "[DATASET]")
-        if not found or not hasattr(kind, "limit_evaluation"):
-            return scores
+        kind = named_class(data.dataset_package, data.dataset_class, f"{experiment.origin}, [DATASET] dataset_class")
+        if not vectors or not hasattr(kind, "limit_evaluation"):
+            return {}
         options = {
             k: v for k, v in self._deployment.config["DATASET"].items() if not k.endswith(("_package", "_class"))
         }
         dataset = kind(0, 0, Linear(1, experiment.nodes), **options)
         dataset.limit_evaluation(experiment.run.eval_samples, experiment.seed)
-        model, loss = model_class(experiment)(), loss_function(experiment)
-        for number, (_, vector) in found.items():
+        model, loss = new_model(experiment), loss_function(experiment)
+        accuracies = {}
+        for number, vector in vectors.items():
             from_vector(model, vector)
             with arithmetic(experiment.run):
-                scores[number]["mean_model_test_acc"] = dataset.test(model, loss)[0]
-        return scores
+                accuracies[number] = dataset.test(model, loss)[0]
+        return accuracies
 
 
 def _context() -> Any:
@@ -322,11 +344,13 @@ def _facts(experiment: Experiment) -> dict[str, Any]:
     }
     if section.dataset_package.startswith(_OURS):
         source = images_of(experiment)
+        source.check()
         data = {
             "title": source.title,
             "generated": source.generated,
             "source": source.source,
             "sha256": source.digest,
+            "checked": "every byte",
             "test_samples": experiment.run.eval_samples or len(source.test_y),
         }
     data["evaluated_nodes"] = len(evaluated_nodes(experiment))

@@ -1,9 +1,8 @@
-"""The paper's two models, and any ``torch.nn.Module`` class named in the INI."""
+"""The paper's two models, and any ``torch.nn.Module`` that the INI names."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -14,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.catalogue import Architecture
 from skiptrain_plugin.kernels.block import conv_block
+from skiptrain_plugin.named import first_line, named
 
 if TYPE_CHECKING:
     from skiptrain_plugin.experiment.experiment import Experiment
@@ -64,46 +64,46 @@ class CNN(nn.Module):
 _OURS: dict[str, type[nn.Module]] = {"LeNet": LeNet, "CNN": CNN}
 
 
-def named_class(package: str, name: str, where: str) -> type:
-    """The class ``name`` of module ``package``; ``where`` stands in the error."""
-    try:
-        found = getattr(importlib.import_module(package), name, None)
-    except (ImportError, TypeError, ValueError) as error:
-        raise InputError(f"{where}: cannot import {package}: {error}") from None
-    if not isinstance(found, type):
-        raise InputError(f"{where}: {package} has no class {name}")
-    return found
+def model_maker(package: str, name: str, where: str) -> Callable[[], nn.Module]:
+    """What ``name`` of module ``package`` is: a model's class, or a function that returns a model."""
+    found = named(package, name, where, callable)
+    if isinstance(found, type) and not issubclass(found, nn.Module):
+        raise InputError(f"{where}: {name} is not a torch.nn.Module")
+
+    def make() -> nn.Module:
+        try:
+            made = found()
+        except Exception as error:
+            raise InputError(
+                f"{where}: {name}() without arguments does not give a model: {first_line(error)}"
+            ) from error
+        if not isinstance(made, nn.Module):
+            raise InputError(f"{where}: {name}() gives a {type(made).__name__}, not a torch.nn.Module")
+        return made
+
+    return make
 
 
-def model_class(experiment: Experiment) -> type[nn.Module]:
-    """The class that the INI names."""
+def new_model(experiment: Experiment) -> nn.Module:
+    """The model that the INI names, with weights as torch's generator draws them now."""
     data = experiment.dataset
     if data.model_package is None:
-        return _OURS[experiment.architecture.name]
-    found = named_class(data.model_package, data.model_class, f"{experiment.origin}, [DATASET] model_class")
-    if not issubclass(found, nn.Module):
-        raise InputError(f"{experiment.origin}, [DATASET] model_class: {data.model_class} is not a torch.nn.Module")
-    return found
+        return _OURS[experiment.architecture.name]()
+    return model_maker(data.model_package, data.model_class, f"{experiment.origin}, [DATASET] model_class")()
 
 
 def model_size(data: Mapping[str, Any]) -> int:
     """|x| of the model that [DATASET] names, beside its dataset or in ``model_package``, by building it once."""
     package = data.get("model_package") or data["dataset_package"]
-    model = named_class(package, data["model_class"], "[DATASET] model_class")()
+    model = model_maker(package, data["model_class"], "[DATASET] model_class")()
     return sum(parameter.numel() for parameter in model.parameters())
 
 
 def build_model(experiment: Experiment) -> nn.Module:
     """The model with the initial weights that ``random_seed`` gives, the same for every node."""
-    made = model_class(experiment)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(experiment.dataset.random_seed)
-        try:
-            return made()
-        except TypeError as error:
-            raise InputError(
-                f"{experiment.origin}, [DATASET] model_class: {made.__name__}() needs arguments: {error}"
-            ) from None
+        return new_model(experiment)
 
 
 def describe(experiment: Experiment) -> Architecture:
@@ -114,10 +114,10 @@ def describe(experiment: Experiment) -> Architecture:
     try:
         with counter, torch.no_grad():
             model(image)
-    except (RuntimeError, TypeError) as error:
+    except Exception as error:
         raise InputError(
             f"{experiment.origin}, [DATASET] model_class: {experiment.dataset.model_class} does not take images of"
-            f" {tuple(image.shape[1:])}: {str(error).splitlines()[0]}"
-        ) from None
+            f" {tuple(image.shape[1:])}: {first_line(error)}"
+        ) from error
     parameters = sum(p.numel() for p in model.parameters())
     return Architecture(experiment.dataset.model_class, parameters, counter.get_total_flops() // 2)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import logging
 from typing import Any
 
@@ -18,8 +17,8 @@ from decentralizepy.node.DPSGDNode import DPSGDNode  # noqa: E402
 
 from skiptrain_plugin.deployment.rounds import RoundLoop  # noqa: E402
 from skiptrain_plugin.deployment.settings import node_settings, typed  # noqa: E402
-from skiptrain_plugin.models import model_size, named_class  # noqa: E402
-from skiptrain_plugin.torchvision_fix import import_torchvision  # noqa: E402
+from skiptrain_plugin.models import model_maker, model_size  # noqa: E402
+from skiptrain_plugin.named import named_class  # noqa: E402
 from skiptrain_plugin.wire.addresses import read_addresses, warn_if_exposed  # noqa: E402
 
 DEFAULT_SEED = 97
@@ -74,20 +73,17 @@ class SkipTrainNode(RoundLoop, DPSGDNode):  # type: ignore[misc]
     def init_dataset_model(self, dataset_configs: dict[str, Any]) -> None:
         """As the framework, and ``model_package`` may say where the model is when not beside the dataset."""
         package = dataset_configs["dataset_package"]
-        if package.startswith("decentralizepy."):
-            import_torchvision()
-        module = importlib.import_module(package)
+        self.dataset_class = named_class(package, dataset_configs["dataset_class"], "[DATASET] dataset_class")
         seed = dataset_configs.get("random_seed", DEFAULT_SEED)
         torch.manual_seed(seed)
         np.random.seed(seed)
         named = ("dataset_package", "dataset_class", "model_package", "model_class")
-        self.dataset_class = getattr(module, dataset_configs["dataset_class"])
         self.dataset_params = utils.remove_keys(dataset_configs, named)
         self.dataset = self.dataset_class(self.rank, self.machine_id, self.mapping, **self.dataset_params)
         if self.settings.run.eval_samples and hasattr(self.dataset, "limit_evaluation"):
             self.dataset.limit_evaluation(self.settings.run.eval_samples, self.settings.seed)
         where = dataset_configs.get("model_package") or package
-        self.model_class = named_class(where, dataset_configs["model_class"], "[DATASET] model_class")
+        self.model_class = model_maker(where, dataset_configs["model_class"], "[DATASET] model_class")
         self.model = self.model_class()
         logging.info("Dataset and model are ready.")
 

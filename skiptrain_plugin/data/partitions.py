@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from skiptrain_plugin.data.base import ImageData, Indices, Labels
 from skiptrain_plugin.errors import InputError, unknown
 from skiptrain_plugin.experiment.catalogue import PARTITIONS
+from skiptrain_plugin.experiment.sections import partition_name
 
 DIRICHLET_DRAWS = 10_000_000  # proportions drawn for one class before giving up
 
@@ -213,7 +214,7 @@ def deal(
     True is an old name of ``kshard`` and False or nothing one of ``iid``, as in the framework. ``sizes`` are the
     nodes' fractions of the samples, by default equal; ``dirichlet`` and ``writer`` make their own.
     """
-    name = {"true": "kshard", "false": "iid", "": "iid"}.get(str(partition).lower(), str(partition).lower())
+    name = partition_name(partition)
     count = len(data.train_y)
     if name == "kshard":
         return kshard(data.train_y, nodes, shards, seed, sizes)

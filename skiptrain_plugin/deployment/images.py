@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader
 
 from skiptrain_plugin.algorithm.randomness import generator
 from skiptrain_plugin.data.base import ImageData, Images, Indices, Labels
@@ -24,7 +25,9 @@ from skiptrain_plugin.data.partitions import (
     validation_split_by_writer,
 )
 from skiptrain_plugin.data.tensors import to_input
+from skiptrain_plugin.engine.evaluation import MeanLoss
 from skiptrain_plugin.errors import InputError, unknown
+from skiptrain_plugin.experiment.sections import partition_name
 
 SOURCES = ("Test", "Train")
 _FORWARD = 250
@@ -107,7 +110,7 @@ def _deal(
     if among is None and sizes is None:
         return deal(data, partition, nodes, seed, shards, alpha)[node]
     labels = data.train_y if among is None else data.train_y[among]
-    name = {"true": "kshard", "false": "iid", "": "iid"}.get(str(partition).lower(), str(partition).lower())
+    name = partition_name(partition)
     if name == "kshard":
         return kshard(labels, nodes, shards, seed, sizes)[node]
     if name == "iid":
@@ -135,6 +138,11 @@ class TrainBatches:
     def __init__(self, x: Tensor, y: Tensor, data: ImageData, batch_size: int, shuffle: bool) -> None:
         self._x, self._y, self._data = x, y, data
         self._size, self._shuffle = batch_size, shuffle
+
+    def whole(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Every sample once, in stored order, the short last batch too; draws nothing."""
+        for x, y in zip(torch.split(self._x, self._size), torch.split(self._y, self._size), strict=True):
+            yield to_input(x, self._data), y
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self._y), self._size)
@@ -173,14 +181,55 @@ class EvaluationBatches:
 
 
 def score(model: nn.Module, loss: Any, batches: EvaluationBatches) -> tuple[float, float]:
-    """Accuracy in percent, and the loss averaged over batches as the framework averages it."""
+    """Accuracy in percent and mean loss over the samples of ``batches``."""
     model.eval()
-    correct = samples = 0
-    losses = []
+    correct, mean = 0, MeanLoss(loss)
     with torch.inference_mode():
         for x, y in batches:
             output = torch.cat([model(part) for part in torch.split(x, _FORWARD)]).float()
-            losses.append(loss(output, y).item())
+            mean(output, y)
             correct += int((output.argmax(1) == y).sum())
-            samples += len(y)
-    return 100.0 * correct / samples, sum(losses) / len(losses)
+    return 100.0 * correct / mean.samples, mean.mean
+
+
+class EverySample:
+    """A dataset whose training set has every sample, in stored order: what a training loss is the mean over.
+
+    Datasets may leave out a short last minibatch when they train (the framework's Femnist does).
+    """
+
+    def __init__(self, dataset: Any) -> None:
+        self._dataset = dataset
+
+    def get_trainset(self, batch_size: int = 1, shuffle: bool = False) -> Any:
+        """The training set in batches."""
+        batches = self._dataset.get_trainset(batch_size, False)
+        if isinstance(batches, TrainBatches):
+            return batches.whole()
+        if isinstance(batches, DataLoader) and batches.drop_last:
+            return DataLoader(batches.dataset, batch_size, collate_fn=batches.collate_fn)
+        return batches
+
+
+def mean_scores(
+    evaluate: Callable[[nn.Module, Any], tuple[float, float]], model: nn.Module, loss: Any
+) -> tuple[float, float]:
+    """Accuracy and mean loss over samples by ``test`` or ``validate`` of anybody's dataset.
+
+    The framework's own datasets average over batches; the loss is therefore taken down batch by batch. A dataset that
+    does not ask ``loss`` for it has a definition of its own, which is left to it.
+    """
+    mean = MeanLoss(loss)
+    accuracy, value = evaluate(model, mean)
+    return accuracy, mean.mean if mean.samples else value
+
+
+def mean_training_loss(trainer: Any, dataset: Any) -> float:
+    """Mean loss of the trainer's model over the node's training samples, by the trainer's own ``eval_loss``."""
+    loss, mean = trainer.loss, MeanLoss(trainer.loss)
+    trainer.loss = mean
+    try:
+        value = trainer.eval_loss(EverySample(dataset))
+    finally:
+        trainer.loss = loss
+    return mean.mean if mean.samples else float(value)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from skiptrain_plugin.atomic import replacing
 from skiptrain_plugin.deployment.node_files import (
     EVALUATED,
     Rounds,
@@ -24,6 +26,7 @@ from skiptrain_plugin.deployment.node_files import (
 from skiptrain_plugin.energy.ledger import EnergyLedger
 from skiptrain_plugin.errors import InputError
 from skiptrain_plugin.experiment.experiment import Experiment
+from skiptrain_plugin.results.lines import LineWriter
 from skiptrain_plugin.results.record import (
     FAILED,
     FINISHED,
@@ -70,6 +73,12 @@ class Share:
 def has_share(folder: Path) -> bool:
     """Whether a machine's share was started in ``folder``."""
     return (folder / _SHARE).exists()
+
+
+def forget(folder: Path) -> None:
+    """Takes back that a share and a run were begun in ``folder``: no round ran, so there is nothing to go on with."""
+    for name in (_SHARE, "run.json"):
+        (folder / name).unlink(missing_ok=True)
 
 
 def read_share(folder: Path) -> Share:
@@ -134,13 +143,10 @@ def write_lines(
     nodes = {uid: rounds for share in shares for uid, rounds in share.node_rounds().items()}
     living = [uid for uid in nodes if uid not in lost] or list(nodes)
     completed = min(max(nodes[uid], default=0) for uid in living)
-    for name in ("rounds.jsonl", "nodes.jsonl"):
-        (directory.folder / name).unlink(missing_ok=True)
     policy = experiment.policy()
     ledger = EnergyLedger(experiment.wh_per_training_round)
     sent_before = np.zeros(experiment.nodes, dtype=np.int64)
-    round_lines, node_lines = directory.writers()
-    with round_lines, node_lines:
+    with _anew(directory.folder / "rounds.jsonl") as round_lines, _anew(directory.folder / "nodes.jsonl") as node_lines:
         for number in range(1, completed + 1):
             lines = [nodes[uid].get(number, {}) for uid in range(experiment.nodes)]
             trained = np.array([line.get("action") == "p" for line in lines])
@@ -162,6 +168,13 @@ def write_lines(
             )
             node_lines.append({"round": number, "trained": encode_mask(trained), "bytes": _uniform(sent)} | evaluated)
     return completed
+
+
+@contextmanager
+def _anew(path: Path) -> Iterator[LineWriter]:
+    """A writer of lines that take the place of ``path`` when all are written."""
+    with replacing(path) as temporary, LineWriter(temporary) as lines:
+        yield lines
 
 
 def _uniform(sent: NDArray[np.int64]) -> int | list[int]:

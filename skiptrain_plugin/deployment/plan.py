@@ -58,11 +58,18 @@ class Deployment:
     train_evaluate_after: int
     reset_optimizer: int
     checkpoint_every: int
+    origin: str
+    """The INI, for messages."""
 
     @property
     def uids(self) -> dict[int, int]:
         """Local rank → uid, as the framework's linear mapping gives them."""
         return {rank: self.machine_id * self.procs + rank for rank in range(self.procs)}
+
+    @property
+    def has_record(self) -> bool:
+        """Whether this machine writes the record of the whole run: it knows the experiment and has all nodes."""
+        return self.experiment is not None and self.machines == 1
 
     @property
     def peer_deadline(self) -> float:
@@ -150,6 +157,7 @@ def _of_experiment(experiment: Experiment, machine_id: int, machines: int) -> De
         run.train_evaluate_after,
         int(run.reset_optimizer),
         run.checkpoint_every,
+        experiment.origin,
     )
 
 
@@ -180,6 +188,7 @@ def _foreign(values: Values, origin: str, folders: list[Path], flags: Flags) -> 
         run.train_evaluate_after,
         int(run.reset_optimizer),
         run.checkpoint_every,
+        origin,
     )
 
 

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from skiptrain_plugin.deployment import node_files
 from skiptrain_plugin.deployment.averaging import PEER_DEADLINE
 from skiptrain_plugin.deployment.flat import from_vector, to_vector
+from skiptrain_plugin.deployment.images import mean_scores, mean_training_loss
 from skiptrain_plugin.deployment.link import Link
 from skiptrain_plugin.deployment.peers import BYE, MODEL, Message, Peers
 from skiptrain_plugin.deployment.settings import NodeSettings
@@ -154,7 +155,7 @@ class RoundLoop:
         if self._due(self.train_evaluate_after):
             self.model.eval()
             with arithmetic(self.settings.run):
-                values["train_loss"] = self.trainer.eval_loss(self.dataset)
+                values["train_loss"] = mean_training_loss(self.trainer, self.dataset)
         if self._due(self.test_after):
             if self.link is not None and self.link.snapshots:
                 place = node_files.snapshot_path(self.link.folder, number, self.uid)
@@ -291,9 +292,9 @@ class RoundLoop:
     def _scores(self) -> dict[str, float]:
         values = {}
         if self.dataset.__testing__:
-            values["test_acc"], values["test_loss"] = self.dataset.test(self.model, self.loss)
+            values["test_acc"], values["test_loss"] = mean_scores(self.dataset.test, self.model, self.loss)
             if self.dataset.__validating__ and self.settings.validates:
-                accuracy, loss = self.dataset.validate(self.model, self.loss)
+                accuracy, loss = mean_scores(self.dataset.validate, self.model, self.loss)
                 values |= {"validation_acc": accuracy, "validation_loss": loss}
         return values
 

@@ -15,7 +15,7 @@ from skiptrain_plugin.energy.devices import TraceRow
 from skiptrain_plugin.engine.evaluation import evaluated_nodes
 from skiptrain_plugin.experiment.catalogue import DATASETS
 from skiptrain_plugin.experiment.experiment import from_values
-from skiptrain_plugin.experiment.sections import RunSection, guess
+from skiptrain_plugin.experiment.sections import RunSection, guess, read_value
 
 Config = Mapping[str, Mapping[str, Any]]
 """Section → key → value, typed by the framework's reader or text."""
@@ -42,8 +42,11 @@ class NodeSettings:
 
 
 def typed(config: Config) -> dict[str, dict[str, Any]]:
-    """``config`` with every text value typed as the framework's reader would guess it."""
-    return {name: {key: guess(value) for key, value in section.items()} for name, section in config.items()}
+    """``config`` with every text typed as the framework's reader types it; what an optimizer gets may be a tuple."""
+    return {
+        name: {key: (guess if name == "OPTIMIZER_PARAMS" else read_value)(value) for key, value in section.items()}
+        for name, section in config.items()
+    }
 
 
 def node_settings(

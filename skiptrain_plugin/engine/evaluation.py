@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,6 +59,30 @@ class Evaluation:
     """Accuracy of the average of all nodes' models, percent."""
     consensus: float
     """Distance to consensus: sqrt(mean over nodes of ‖x_i − x̄‖²)."""
+
+
+class MeanLoss:
+    """The one definition of a recorded loss, test or training, in both engines: its mean over samples.
+
+    Stands in for the loss of a batch (which is the mean over that batch) and adds up: a short last batch counts for
+    its samples and not as much as a whole one. ``loss`` may be anything that is called with outputs and targets.
+    """
+
+    def __init__(self, loss: Callable[[Any, Any], Any]) -> None:
+        self._loss = loss
+        self._total, self.samples = 0.0, 0
+
+    def __call__(self, output: Any, target: Any) -> Any:
+        """The loss of one batch, as ``loss`` gives it."""
+        value = self._loss(output, target)
+        self._total += float(value.item()) * len(target)
+        self.samples += len(target)
+        return value
+
+    @property
+    def mean(self) -> float:
+        """The mean over all samples seen."""
+        return self._total / self.samples
 
 
 class _Prepared:
@@ -116,13 +141,13 @@ class Evaluator:
             self._local.bound = BoundModel(model, self._layout)
             self._local.loss = loss_function(self._experiment)
         self._local.bound.bind(row)
-        correct, loss = 0, 0.0
+        correct, loss = 0, MeanLoss(self._local.loss)
         with torch.inference_mode(), arithmetic(self._experiment.run, row.device.type):
             for x, y in zip(torch.split(samples.x, _BATCH), torch.split(samples.y, _BATCH), strict=True):
                 output = self._local.bound.model(x).to(row.dtype)
-                loss += self._local.loss(output, y).item() * len(y)
+                loss(output, y)
                 correct += int((output.argmax(1) == y).sum())
-        return 100.0 * correct / len(samples.y), loss / len(samples.y)
+        return 100.0 * correct / len(samples.y), loss.mean
 
     def _consensus(self, mean: Tensor) -> float:
         squares = self._pool.map(lambda row: float((row - mean).square().sum(dtype=torch.float64)), self._models)

@@ -22,7 +22,8 @@ from skiptrain_plugin.experiment.experiment import Experiment
 from skiptrain_plugin.experiment.sections import RunSection
 from skiptrain_plugin.kernels.block import native_kernels
 from skiptrain_plugin.kernels.selection import uses_native
-from skiptrain_plugin.models import build_model, named_class
+from skiptrain_plugin.models import build_model
+from skiptrain_plugin.named import first_line, named_class
 
 OptimizerState = dict[int, dict[str, Any]]
 """The state of one node's parameters by their index; a parameter that gets no gradient has none."""
@@ -74,7 +75,11 @@ def optimizer_factory(experiment: Experiment) -> Callable[[Sequence[nn.Parameter
 def loss_function(experiment: Experiment) -> nn.Module:
     """The loss of the INI."""
     place = f"{experiment.origin}, [TRAIN_PARAMS] loss_class"
-    made: nn.Module = named_class(experiment.train.loss_package, experiment.train.loss_class, place)()
+    kind = named_class(experiment.train.loss_package, experiment.train.loss_class, place)
+    try:
+        made: nn.Module = kind()
+    except Exception as error:
+        raise InputError(f"{place}: {kind.__name__}() without arguments fails: {first_line(error)}") from error
     return made
 
 

@@ -43,6 +43,7 @@ from skiptrain_plugin.experiment.sections import (
     Section,
     SharingSection,
     TrainSection,
+    partition_name,
 )
 from skiptrain_plugin.resources import is_packaged_trace, packaged_trace, template
 
@@ -321,11 +322,13 @@ def _resolve(experiment: Experiment, folders: list[Path]) -> Experiment:
         tuned.training if node.consecutive_training_rounds is None else node.consecutive_training_rounds,
         tuned.synchronization if node.consecutive_synching_rounds is None else node.consecutive_synching_rounds,
     )
-    partition = str(data.partition_niid or facts.partition).lower()
+    said = data.partition_niid
+    if said is None or (said == "" and facts.partition == "writer"):
+        said = facts.partition
     energy = experiment.energy
     return replace(
         experiment,
-        dataset=data.model_copy(update={"partition_niid": "kshard" if partition == "true" else partition}),
+        dataset=data.model_copy(update={"partition_niid": partition_name(said)}),
         node=node.model_copy(
             update={
                 "consecutive_training_rounds": schedule.training,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import configparser
 import io
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -65,10 +66,15 @@ def apply_settings(values: Mapping[str, Mapping[str, str]], settings: Iterable[s
 
 
 def validated(section: str, values: Mapping[str, Any], where: str) -> Section:
-    """The typed object of one section; an empty value counts as not given."""
-    given = {key: value for key, value in values.items() if value != ""}
+    """The typed object of one section; an empty value counts as not given, and so does None for a key of ours."""
+    kind, ours = SECTIONS[section], SECTIONS[section].keys()
+    given = {
+        key: value
+        for key, value in values.items()
+        if key in kind.nothing_counts or not (value == "" or (key in ours and str(value).lower() == "none"))
+    }
     try:
-        return SECTIONS[section].model_validate(given)
+        return kind.model_validate(given)
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0]) if first["loc"] else ""
@@ -77,7 +83,8 @@ def validated(section: str, values: Mapping[str, Any], where: str) -> Section:
             raise InputError(f"{place}: this key is missing") from None
         message = first["msg"].removeprefix("Input should be ").removeprefix("Value error, ")
         shown = str(given.get(key, ""))[:60]
-        raise InputError(f"{place}: must be {message}, not '{shown}'") from None
+        comment = "; a comment needs a line of its own" if re.search(r"\s[;#]", shown) else ""
+        raise InputError(f"{place}: must be {message}, not '{shown}'{comment}") from None
 
 
 def format_ini(sections: Mapping[str, Section], heading: str = "") -> str:

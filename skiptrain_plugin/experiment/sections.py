@@ -19,6 +19,8 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
     open_ended: ClassVar[bool] = False
     """Whether further keys are passed on (to an optimizer, a foreign class) instead of refused."""
+    nothing_counts: ClassVar[frozenset[str]] = frozenset()
+    """The keys for which an empty value, or None, is a value and not one that was not given."""
 
     @classmethod
     def keys(cls) -> list[str]:
@@ -34,31 +36,48 @@ class OpenSection(Section):
 
     @property
     def options(self) -> dict[str, Any]:
-        """The further keys with their values, typed as a reader would guess: number, truth value, text."""
+        """The further keys with their values: numbers, truth values, lists, text."""
         return {key: guess(value) for key, value in (self.model_extra or {}).items()}
 
 
-def guess(value: Any) -> Any:
-    """``value`` as int, float, bool, None, tuple or list where its text is one; otherwise unchanged."""
+def read_value(value: Any) -> Any:
+    """``value`` as the framework's reader types it: int in any base, float, truth value, None; else the text itself.
+
+    A list stays text: classes of the framework that take one evaluate it themselves.
+    """
     if not isinstance(value, str):
         return value
-    named = {"true": True, "false": False, "none": None}
-    if value.lower() in named:
-        return named[value.lower()]
-    for convert in (int, float):
+    for convert in (int, lambda text: int(text, 0), float):
         try:
             return convert(value)
         except ValueError:
             continue
-    if value[:1] in ("(", "["):
+    return _WORDS.get(value.lower(), value)
+
+
+_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False, "none": None}
+
+
+def guess(value: Any) -> Any:
+    """As ``read_value``, and a tuple or list where the text is one: what optimizers need (``betas``)."""
+    if isinstance(value, str) and value[:1] in ("(", "["):
         with suppress(ValueError, SyntaxError):
             return ast.literal_eval(value)
-    return value
+    return read_value(value)
+
+
+def partition_name(value: Any) -> str:
+    """The partition that ``partition_niid`` names to the framework: True is ``kshard``; False or nothing is ``iid``."""
+    read = read_value(value)
+    if read is True:
+        return "kshard"
+    return str(read).lower() if read else "iid"
 
 
 class DatasetSection(Section):
     """[DATASET]: the data, its partition and the model."""
 
+    nothing_counts = frozenset({"partition_niid"})
     dataset_package: str = "skiptrain_plugin.datasets"
     dataset_class: str
     """CIFAR10, Femnist, Glyphs or Synthetic."""
@@ -74,7 +93,7 @@ class DatasetSection(Section):
     only_local: bool = False
     test_batch_size: int = Field(1024, ge=1)
     partition_niid: str | None = None
-    """kshard, iid, simple, dirichlet or writer."""
+    """kshard, iid, simple, dirichlet or writer; False or nothing means iid, as in the framework."""
     shards: int = Field(1, ge=1)
     """Shards dealt to each node by ``kshard``."""
     alpha: float = Field(100.0, gt=0)
