@@ -190,7 +190,7 @@ class _Session:
     def complete(self, share: Share) -> Outcome:
         """Makes the record of a run whose nodes have done all their rounds but which was never concluded."""
         self._share.lost.update(share.lost)
-        self._open_record(min(resume.values(), default=0))
+        self._open_record(self._deployment.rounds)
         self._conclude(Outcome(), 0.0)
         return Outcome()
 
@@ -202,7 +202,7 @@ class _Session:
             snapshots.drop_after(self._folder, min(resume.values(), default=0))
             if not resume:
                 _LOG.warning("%s has no checkpoint yet; the run begins again at round 1", self._folder)
-        self._open_record()
+        self._open_record(min(resume.values(), default=0))
         self._share.save()
         return resume
 
