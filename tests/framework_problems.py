@@ -29,7 +29,10 @@ RECORD_FOLDER = "SKIPTRAIN_TEST_MODELS"
 
 
 def tiny_ini(algorithm: str = "skiptrain", rounds: int = 8, **run: Any) -> str:
-    """Eight nodes on tiny images, two local steps a round."""
+    """Eight nodes on tiny images, two local steps of eight samples per training round.
+
+    Energy is that of a model as large as it takes for |x| · |ξ| · E to be the paper's on CIFAR-10, so that budgets are.
+    """
     keys = {"nodes": 8, "degree": 3, "rounds": rounds, "test_after": 4} | run
     return f"""
 [DATASET]
@@ -59,6 +62,9 @@ consecutive_training_rounds = 2
 consecutive_synching_rounds = 2
 energy_traces = cifar.csv
 budget_horizon = 1000
+
+[ENERGY]
+parameters = 3593360
 
 [RUN]
 """ + "".join(f"{key} = {value}\n" for key, value in keys.items())

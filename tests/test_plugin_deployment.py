@@ -174,6 +174,7 @@ def test_an_ini_of_the_authors_with_the_flags_of_their_driver(tmp_path):
 
 def test_anybodys_dataset_is_passed_on_as_it_is(tmp_path):
     text = AUTHORS.replace("dataset_class = CIFAR10", "dataset_class = Celeba\nimages_dir = pictures")
+    text = text.replace("model_class = LeNet", "model_package = tests.tiny_models\nmodel_class = Convolution")
     text = text.replace("addresses_filepath = ip.json", "")
     share = from_flags(Flags(written(tmp_path, text + "[RUN]\nnodes = 6\ndegree = 2\n"), iterations=5))
     assert share.experiment is None

@@ -130,8 +130,8 @@ class RunDirectory:
     def go_on(self, facts: dict[str, Any], completed: int) -> None:
         """Goes on with the run taken up, after round ``completed``; what has changed is kept as an event."""
         self._info["status"] = RUNNING
-        events = changes(self._info, program() | facts, completed)
-        self._info["events"] = [*self._info.get("events", []), *events]
+        if events := changes(self._info, program() | facts, completed):
+            self._info["events"] = [*self._info.get("events", []), *events]
         self._info["resumed"] = [*self._info.get("resumed", []), time.strftime("%Y-%m-%dT%H:%M:%S%z")]
         self.write_info()
 
